@@ -1,0 +1,92 @@
+"""How an engine is opened: limits, sizes and where the layers go. Values only; checked here, before native code sees
+them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from ingle.runtime.errors import InvalidRequest
+
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""ggml types the KV cache may have (llama.cpp's --cache-type-k/-v)."""
+
+QUANTIZED_KV_TYPES = frozenset(KV_TYPES[3:])
+
+MAX_SLOTS = 256
+"""llama.cpp's LLAMA_MAX_SEQ: the most seq_ids one context can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that shapes an engine.
+
+    ``n_ctx``: the longest one request may grow, in tokens; ``None``: what the model was trained for, or what fits in
+    memory. ``kv_tokens``: the most tokens the KV pool may hold for all requests together; ``None``: ``n_ctx``. Both
+    are limits, not reservations: the pool starts small and grows with use.
+    ``n_batch``: the token budget of a step. ``prefill_chunk``: of those, the most a prompt may take while answers are
+    running, so that they stall for one chunk at most.
+    """
+
+    n_ctx: int | None = None
+    kv_tokens: int | None = None
+    n_batch: int = 512
+    prefill_chunk: int = 128
+    max_num_seqs: int = 4  # requests that run together
+    max_cached_chains: int = 11  # finished conversations kept resident for reuse
+    block_size: int = 32  # tokens
+    initial_kv_tokens: int = 1024
+    num_threads: int | None = None
+    num_threads_batch: int | None = None
+    gpu_layers: int | Literal["auto", "all"] = "auto"
+    flash_attn: bool | None = None  # None: llama.cpp decides
+    type_k: str = "f16"
+    type_v: str = "f16"
+    max_queue: int = 1024
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    enable_prefix_caching: bool = True
+    check_integrity: bool = False  # verify every invariant after every step (tests, debugging)
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "kv_tokens", "num_threads", "num_threads_batch", "max_input_tokens", "max_output_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidRequest(f"{name} is {value}, which is not 1 or more")
+        for name in ("n_batch", "prefill_chunk", "max_num_seqs", "block_size", "initial_kv_tokens", "max_queue"):
+            if (value := getattr(self, name)) < 1:
+                raise InvalidRequest(f"{name} is {value}, which is not 1 or more")
+        if self.num_slots > MAX_SLOTS:
+            raise InvalidRequest(
+                f"{self.max_num_seqs} requests at once are more than llama.cpp's {MAX_SLOTS} sequences"
+            )
+        if isinstance(self.gpu_layers, int) and self.gpu_layers < 0:
+            raise InvalidRequest(f"gpu_layers is {self.gpu_layers}, which is not 0 or more")
+        for name in ("type_k", "type_v"):
+            if (kv_type := getattr(self, name)) not in KV_TYPES:
+                raise InvalidRequest(f"{name} is {kv_type!r}, which is not one of {', '.join(KV_TYPES)}")
+        if self.type_v in QUANTIZED_KV_TYPES and self.flash_attn is False:
+            raise InvalidRequest(f"a {self.type_v} V cache needs flash attention", "leave out -fa off, or use -ctv f16")
+
+    @property
+    def num_slots(self) -> int:
+        """Slots (llama.cpp seq_ids) a context is made with: running, retired, and one to move blocks through."""
+        return self.max_num_seqs + self.max_cached_chains + 1
+
+    def threads(self) -> int:
+        """Threads for computing: what was asked for, else the physical cores this process may use."""
+        return self.num_threads or default_num_threads()
+
+
+def default_num_threads() -> int:
+    """Physical cores this process may use (a second thread on a core slows matrix code down), at least 1."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in allowed:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as siblings:
+                cores.add(siblings.read().strip())
+        except OSError:
+            return max(1, len(allowed))
+    return max(1, len(cores))

@@ -1,0 +1,98 @@
+"""What an engine is opened as: the context it may grow to, where the layers go, what the user should know."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from ingle.models.gguf_info import ModelInfo
+from ingle.models.memory import available_memory_bytes
+from ingle.runtime.config import EngineConfig
+from ingle.runtime.errors import OutOfMemory
+from ingle.runtime.llama import LlamaModel, supports_gpu_offload
+
+CELL_STEP = 256
+"""llama.cpp makes contexts of a multiple of so many cells."""
+
+AUTO_MEMORY_SHARE = 0.5
+"""Of the free memory, the part that the KV cache may grow into where no context size is given."""
+
+ALL_LAYERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What was opened, and how. `notes` are for the user: what is different from what they may expect."""
+
+    description: str
+    architecture: str
+    n_ctx: int  # the longest one request may grow, tokens
+    n_ctx_train: int
+    n_vocab: int
+    num_layers: int
+    num_gpu_layers: int
+    num_threads: int
+    shares_prefixes: bool
+    notes: tuple[str, ...]
+
+
+def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> EngineInfo:
+    """What opening `model` this way gives. Raises `OutOfMemory` where the context asked for can never fit."""
+    shares = not (model.is_recurrent or model.is_hybrid)
+    n_ctx, notes = _context_limit(model, model_info, config)
+    if not shares:
+        kind = "recurrent" if model.is_recurrent else "hybrid"
+        notes.append(
+            f"{model_info.architecture} is a {kind} model: its state cannot be shared, so prompts are not reused"
+        )
+    num_gpu_layers = min(gpu_layers_to_ask(config), model.num_layers + 1) if supports_gpu_offload() else 0
+    if config.gpu_layers not in ("auto", 0) and not supports_gpu_offload():
+        notes.append("llama.cpp was compiled without a GPU backend: all layers run on the CPU")
+    return EngineInfo(
+        description=model.description,
+        architecture=model_info.architecture,
+        n_ctx=n_ctx,
+        n_ctx_train=model.n_ctx_train,
+        n_vocab=model.num_vocab,
+        num_layers=model.num_layers,
+        num_gpu_layers=num_gpu_layers,
+        num_threads=config.threads(),
+        shares_prefixes=shares,
+        notes=tuple(notes),
+    )
+
+
+def _context_limit(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> tuple[int, list[str]]:
+    """The longest a request may grow, and what to say about it. Raises `OutOfMemory` where that can never fit."""
+    bytes_per_token = model_info.kv_bytes_per_token(config.type_k, config.type_v)
+    available = available_memory_bytes()
+    if config.n_ctx is None:
+        fitting = int(available * AUTO_MEMORY_SHARE) // bytes_per_token if bytes_per_token else model.n_ctx_train
+        n_ctx = max(CELL_STEP, min(model.n_ctx_train, fitting))
+        notes = []
+        if n_ctx < model.n_ctx_train:
+            notes.append(f"context limited to {n_ctx} of {model.n_ctx_train} tokens by free memory")
+        return n_ctx, notes
+    wanted = config.n_ctx * bytes_per_token
+    if wanted > available or config.n_ctx >= 2**31:
+        raise OutOfMemory(
+            f"a context of {config.n_ctx} tokens needs {wanted / 1e9:.1f} GB of KV cache, {available / 1e9:.1f} GB are free",
+            "choose a smaller -c/--ctx-size, or -c auto",
+        )
+    if config.n_ctx > model.n_ctx_train:
+        return config.n_ctx, [f"the model was trained for {model.n_ctx_train} tokens of context, not {config.n_ctx}"]
+    return config.n_ctx, []
+
+
+def gpu_layers_to_ask(config: EngineConfig) -> int:
+    """Layers to ask llama.cpp to put on the GPU: all there are, unless a number was given."""
+    if isinstance(config.gpu_layers, int):
+        return config.gpu_layers
+    return ALL_LAYERS if supports_gpu_offload() else 0
+
+
+def fingerprint(model_info: ModelInfo, config: EngineConfig) -> bytes:
+    """What decides the bytes of KV besides the tokens: the file, the cache types, the kernels."""
+    stat = model_info.path.stat()
+    parts = (model_info.path.resolve(), stat.st_size, stat.st_mtime_ns, config.type_k, config.type_v, config.flash_attn)
+    return hashlib.blake2b(repr(parts).encode(), digest_size=32).digest()

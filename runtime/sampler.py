@@ -1,0 +1,107 @@
+"""Choosing the next token from a row of logits. A function of logits, tokens so far, settings, seed and position: no
+state that a rejected draft or another sequence in the batch could disturb.
+
+Penalties and bias touch the few logits they concern; llama.cpp's chain filters the candidates; the draw is ours, by the
+Gumbel-max trick (Gumbel 1954; Maddison et al. 2014): argmax over log p_i + g(seed, position, i), with the noise g
+hashed from its arguments. The same seed gives the same text whatever else ran beside it, and a draft model that draws
+with the same noise agrees with the target as often as their distributions allow.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from ingle.runtime.request import SamplingParams, TokenLogprob
+from ingle.runtime.step import Logits, Tokens
+
+Ids = npt.NDArray[np.int32]
+
+
+class Filters(Protocol):
+    """What llama.cpp's chain does (`runtime.llama.FilterChain`)."""
+
+    def apply(self, logits: Logits) -> tuple[Ids, Logits]: ...
+
+
+class Sampler:
+    """The choices of one request. `filters` ``None``: every token is a candidate."""
+
+    def __init__(self, params: SamplingParams, seed: int, filters: Filters | None) -> None:
+        self.params = params
+        self.seed = seed
+        self._filters = filters
+        bias = params.logit_bias
+        self._bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
+        self._bias = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
+        self._plain = params.temperature == 0 and not params.has_penalties and not len(bias)
+
+    def sample(self, logits: Logits, tokens: Tokens) -> int:
+        """The token that follows `tokens`, given its row of `logits` [vocab] (left as it is)."""
+        if self._plain:
+            return int(logits.argmax())
+        logits = self._adjusted(logits, tokens)
+        if self.params.temperature == 0:
+            return int(logits.argmax())
+        if self._filters is None:
+            ids = np.arange(len(logits), dtype=np.int32)
+        else:
+            ids, logits = self._filters.apply(logits)
+        noise = gumbel_noise(self.seed, len(tokens), ids)
+        # The noise is on log p; log p and logits / T differ by a constant, which an argmax does not see.
+        scores = logits.astype(np.float64) / self.params.temperature + noise
+        return int(ids[scores.argmax()])
+
+    def logprob(self, logits: Logits, token: int) -> TokenLogprob | None:
+        """The log-probability of `token` under the unfiltered `logits` [vocab], if the request asked for it."""
+        if self.params.logprobs is None:
+            return None
+        shifted = logits.astype(np.float64) - float(logits.max())
+        log_p = shifted - np.log(np.exp(shifted).sum())
+        count = min(self.params.logprobs, len(log_p))
+        top = np.argpartition(log_p, -count)[len(log_p) - count :]
+        top = top[np.argsort(-log_p[top], kind="stable")]
+        return TokenLogprob(token, float(log_p[token]), tuple((int(i), float(log_p[i])) for i in top))
+
+    def _adjusted(self, logits: Logits, tokens: Tokens) -> Logits:
+        """A copy of `logits` with bias and penalties applied, by llama.cpp's rules (llama_sampler_penalties_apply)."""
+        logits = logits.copy()
+        if len(self._bias_ids):
+            logits[self._bias_ids] += self._bias
+        params = self.params
+        if params.has_penalties:
+            window = tokens if params.penalty_last_n < 0 else tokens[-params.penalty_last_n :]
+            ids, counts = np.unique(window, return_counts=True)
+            seen = logits[ids]
+            seen = np.where(seen <= 0, seen * params.repeat_penalty, seen / params.repeat_penalty)
+            logits[ids] = seen - counts * params.frequency_penalty - params.presence_penalty
+        return logits
+
+
+def needs_filters(params: SamplingParams) -> bool:
+    """Whether any of llama.cpp's filters is on (at temperature 0 none changes the arg-max)."""
+    return params.temperature > 0 and (
+        params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
+    )
+
+
+def gumbel_noise(seed: int, position: int, ids: Ids) -> npt.NDArray[np.float64]:
+    """Standard Gumbel noise [n] for token `ids` at `position`: −log(−log u), u uniform in (0, 1), hashed from the
+    arguments.
+    """
+    state = _mix(np.array([seed ^ (position * 0x9E3779B97F4A7C15) & _MASK], dtype=np.uint64))
+    bits = _mix(_mix(state + ids.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)))
+    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return -np.log(-np.log(uniform))
+
+
+_MASK = 2**64 - 1
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,147 @@
+"""Stand-ins for llama.cpp, for tests of policy: a context made of cells that remembers everything and forgives nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from ingle.runtime.moving import move_cells
+from ingle.runtime.step import CellRun, CopyCells, DropCells, KvOp, StepPlan, StepResult
+
+
+@dataclass
+class Cell:
+    position: int = -1
+    token: int = -1
+    slots: set[int] = field(default_factory=set)
+
+
+class CellArray:
+    """One layer kind's cells, with llama.cpp's rules (llama_kv_cache::find_slot, apply_ubatch, seq_cp, seq_rm).
+
+    With a `window`, a cell that only one slot has and that lies outside its window may be overwritten, and then everything
+    before it in that slot goes too.
+    """
+
+    def __init__(self, num_cells: int, window: int | None) -> None:
+        self.cells = [Cell() for _ in range(num_cells)]
+        self.window = window
+        self.head = 0
+
+    def of(self, slot: int) -> dict[int, int]:
+        """{position: token} of a slot."""
+        found = [cell for cell in self.cells if slot in cell.slots]
+        assert len({cell.position for cell in found}) == len(found), f"slot {slot} has a position twice"
+        return {cell.position: cell.token for cell in found}
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        for cell in self.cells:
+            if source in cell.slots and start <= cell.position < end:
+                cell.slots.add(target)
+
+    def drop(self, slot: int, start: int, end: int = 2**31) -> None:
+        for cell in self.cells:
+            if start <= cell.position < end:
+                cell.slots.discard(slot)
+
+    def put(self, slot: int, position: int, token: int) -> None:
+        for _ in range(len(self.cells)):
+            cell = self.cells[self.head]
+            self.head = (self.head + 1) % len(self.cells)
+            if not cell.slots:
+                break
+            if self.window is not None and len(cell.slots) == 1:
+                (owner,) = cell.slots
+                if cell.position <= max(self.of(owner)) + 1 - self.window:
+                    self.drop(owner, 0, cell.position + 1)
+                    break
+        else:
+            raise AssertionError("no cell is free although the block manager counted one")
+        cell.position, cell.token, cell.slots = position, token, {slot}
+
+
+class FakeContext:
+    """Carries out step plans. Fails the test when a row would attend to anything but its own sequence's earlier tokens."""
+
+    def __init__(self, num_cells: int, num_slots: int, window: int | None = None, shares: bool = True) -> None:
+        self.num_slots = num_slots
+        self.window = window
+        self.shares = shares
+        self.full = CellArray(num_cells, None)
+        self.sliding = CellArray(num_cells, window) if window is not None else None
+
+    def arrays(self) -> list[CellArray]:
+        return [self.full] + ([self.sliding] if self.sliding else [])
+
+    def apply(self, ops: tuple[KvOp, ...]) -> None:
+        for op in ops:
+            match op:
+                case CopyCells(source, target, start, end):
+                    assert self.shares, "this architecture cannot share parts of a sequence"
+                    assert not self.full.of(target), f"slot {target} is copied into and not empty"
+                    for array in self.arrays():
+                        array.copy(source, target, start, end)
+                case DropCells(slot, start):
+                    assert self.shares or start == 0, "this architecture cannot drop a part of a sequence"
+                    for array in self.arrays():
+                        array.drop(slot, start)
+
+    def execute(self, plan: StepPlan, sequences: dict[int, np.ndarray], *, interrupt: bool = False) -> StepResult:
+        """One step. `sequences`: {slot: the tokens its sequence is meant to have}."""
+        self.apply(plan.ops)
+        assert len({row.slot for row in plan.rows}) == len(plan.rows), "a slot has two rows"
+        if interrupt:
+            return StepResult(np.empty((0, 0), np.float32), computed=False, interrupted=True)
+        for row in plan.rows:
+            for offset, token in enumerate(row.tokens.tolist()):
+                for array in self.arrays():
+                    array.put(row.slot, row.start + offset, token)
+                self.attend(row.slot, row.start + offset, sequences[row.slot].tolist())
+        return StepResult(np.empty((0, 0), np.float32), first_positions=self.first_positions())
+
+    def attend(self, slot: int, position: int, tokens: list[int]) -> None:
+        seen = self.full.of(slot)
+        assert seen == dict(enumerate(tokens[: position + 1])), f"slot {slot} at {position} sees {seen}"
+        if self.sliding is not None and self.window is not None:
+            seen = {p: t for p, t in self.sliding.of(slot).items() if p > position - self.window}
+            first = max(0, position - self.window + 1)
+            assert seen == {p: tokens[p] for p in range(first, position + 1)}, (
+                f"slot {slot} at {position}: window {seen}"
+            )
+
+    def first_positions(self) -> dict[int, int]:
+        return {slot: self.first_position(slot) for slot in range(self.num_slots)} if self.sliding else {}
+
+    def resize(self, num_cells: int, runs: list[CellRun]) -> FakeContext:
+        """A larger context with the same contents, moved run by run."""
+        new = FakeContext(num_cells, self.num_slots, self.window, self.shares)
+        move_cells(self, new, runs, scratch=self.num_slots, window=self.window)
+        for old_array, new_array in zip(self.arrays(), new.arrays(), strict=True):
+            for slot in range(self.num_slots):
+                assert new_array.of(slot).items() >= old_array.of(slot).items(), f"slot {slot} was not moved whole"
+        return new
+
+    # -- the protocol of runtime.moving --
+
+    def copy_cells(self, source: int, target: int, start: int, end: int) -> None:
+        for array in self.arrays():
+            array.copy(source, target, start, end)
+
+    def drop_cells(self, slot: int, start: int) -> None:
+        for array in self.arrays():
+            array.drop(slot, start)
+
+    def first_position(self, slot: int) -> int:
+        return min(self.sliding.of(slot), default=0) if self.sliding else 0
+
+    def save(self, slot: int) -> list[dict[int, int]]:
+        saved = [array.of(slot) for array in self.arrays()]
+        if self.window is not None and saved[1]:  # only what the slot's last position sees
+            saved[1] = {p: t for p, t in saved[1].items() if p > max(saved[1]) - self.window}
+        return saved
+
+    def restore(self, slot: int, data: list[dict[int, int]]) -> None:
+        for array, cells in zip(self.arrays(), data, strict=True):
+            assert not array.of(slot)
+            for position, token in sorted(cells.items()):
+                array.put(slot, position, token)
