@@ -20,7 +20,9 @@ HASH_BYTES = 16
 
 def root_hash(fingerprint: bytes, salt: str = "") -> ChainHash:
     """The parent of every first block: what the model is and how it is run (`fingerprint`), and the tenant's salt."""
-    return ChainHash(hashlib.blake2b(salt.encode(), key=fingerprint[:64], digest_size=HASH_BYTES).digest())
+    return ChainHash(
+        hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), key=fingerprint[:64], digest_size=HASH_BYTES).digest()
+    )
 
 
 def chain_hash(parent: ChainHash, token_bytes: bytes) -> ChainHash:

@@ -57,6 +57,8 @@ class EngineConfig:
         for name in ("n_batch", "prefill_chunk", "max_num_seqs", "block_size", "initial_kv_tokens", "max_queue"):
             if (value := getattr(self, name)) < 1:
                 raise InvalidRequest(f"{name} is {value}, which is not 1 or more")
+        if self.max_cached_chains < 0:
+            raise InvalidRequest(f"max_cached_chains is {self.max_cached_chains}, which is not 0 or more")
         if self.num_slots > MAX_SLOTS:
             raise InvalidRequest(
                 f"{self.max_num_seqs} requests at once are more than llama.cpp's {MAX_SLOTS} sequences"

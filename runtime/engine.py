@@ -10,23 +10,26 @@ Every step is: schedule (which tokens of which sequences), execute (one llama_de
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.runtime.blocks import root_hash
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.detokenizer import Detokenizer, TextStream
-from ingle.runtime.engine_info import CELL_STEP, describe, fingerprint, gpu_layers_to_ask
+from ingle.runtime.engine_info import CELL_STEP, describe, fingerprint
 from ingle.runtime.errors import InvalidRequest, OutOfMemory, PromptTooLong, QueueFull
 from ingle.runtime.executor import Executor
 from ingle.runtime.kv_manager import KVManager
-from ingle.runtime.llama import FilterChain, LlamaModel
+from ingle.runtime.llama import LlamaModel
+from ingle.runtime.llama_context import FilterChain
+from ingle.runtime.loading import load_model
 from ingle.runtime.metrics import EngineStats
 from ingle.runtime.request import (
     FinishReason,
@@ -53,8 +56,8 @@ class Engine:
         self.info = describe(model, model_info, config)
         block_size = config.block_size
         limit = max(config.kv_tokens or self.info.n_ctx, self.info.n_ctx)
-        self._max_cells = _round_up(limit, max(CELL_STEP, block_size))
-        num_cells = min(_round_up(config.initial_kv_tokens, CELL_STEP), self._max_cells)
+        self._max_cells = _round_up(_round_up(limit, block_size), CELL_STEP)
+        num_cells = min(_round_up(_round_up(config.initial_kv_tokens, block_size), CELL_STEP), self._max_cells)
         self._executor = Executor(model, config, num_cells)
         stack.callback(self._executor.close)
         shares = self.info.shares_prefixes and config.enable_prefix_caching
@@ -66,6 +69,7 @@ class Engine:
         self._detokenizer = Detokenizer(model.piece)
         self._sequences: dict[RequestId, Sequence] = {}
         self._filters: dict[tuple[int, float, float, float], FilterChain] = {}
+        self._unread: list[RequestOutput] = []
         self._next_id = 0
         self._interrupted_s: float | None = None
         self._num_steps = self._num_resizes = self._num_prompt_tokens = self._num_output_tokens = 0
@@ -79,21 +83,25 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         model_info: ModelInfo | None = None,
-        on_progress: Callable[[float], bool] | None = None,
+        model: LlamaModel | None = None,
     ) -> Engine:
         """Check the file's header, load the weights, make a small context.
 
-        `model_info`: the header, where it has been read already. `on_progress`: 0 … 1 while loading; False gives up.
-        Raises `ingle.models.errors.BadModelFile` for a file that is wrong, `EngineError` for what fails later.
+        `model_info`, `model`: the header and the weights of `path`, where they have been read already; the engine owns
+        the model from here on, and closes it when this raises. Raises `ingle.models.errors.BadModelFile` for a file
+        that is wrong, `EngineError` for what fails later.
         """
         config = config or EngineConfig()
-        model_info = model_info or read_model_info(path)
         with ExitStack() as stack:
-            model = LlamaModel(path, gpu_layers_to_ask(config), on_progress)
-            stack.callback(model.close)
-            if model.has_encoder or not model.has_decoder:
-                raise InvalidRequest(f"{path.name} is not a decoder-only model", "choose a text-generation model")
-            return cls(model, model_info, config, stack.pop_all())
+            if model is not None:
+                stack.callback(model.close)
+            model_info = model_info or read_model_info(path)
+            if model is None:
+                model = load_model(path, config)
+                stack.callback(model.close)
+            engine = cls(model, model_info, config, stack)
+            engine._stack = stack.pop_all()
+            return engine
 
     def __enter__(self) -> Engine:
         return self
@@ -121,10 +129,15 @@ class Engine:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> RequestId:
-        """Accept a request, or raise `InvalidRequest`, `PromptTooLong` or `QueueFull` with the numbers."""
+        """Accept a request, or raise `InvalidRequest`, `PromptTooLong` or `QueueFull` with the numbers.
+
+        An interruption from before is over: it was about what ran then.
+        """
         self._check(request)
+        self._interrupted_s = None
+        self._executor.clear_interrupt()
         sampling = request.sampling
-        seed = sampling.seed if sampling.seed is not None else secrets.randbits(32)
+        seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(4), "little")
         limit = self.info.n_ctx
         for bound in (request.max_output_tokens, self._config.max_output_tokens):
             if bound is not None:
@@ -163,16 +176,19 @@ class Engine:
         self._executor.interrupt()
 
     def stream(self, rid: RequestId) -> Iterator[RequestOutput]:
-        """Step until request `rid` is finished, giving its outputs. Leaving the loop early aborts it."""
+        """Step until request `rid` is finished, giving its outputs. Leaving the loop early aborts it.
+
+        What these steps add to other requests waits for their own `stream`, or for the next `step`.
+        """
         try:
-            while rid in self._sequences:
-                yield from (output for output in self.step() if output.request_id == rid)
+            while rid in self._sequences or any(output.request_id == rid for output in self._unread):
+                outputs = self.step()
+                self._unread += [output for output in outputs if output.request_id != rid]
+                yield from (output for output in outputs if output.request_id == rid)
                 if self._interrupted_s is not None and (last := self.abort(rid)) is not None:
                     yield last
         finally:
             self.abort(rid)
-            self._interrupted_s = None
-            self._executor.clear_interrupt()
 
     @property
     def has_work(self) -> bool:
@@ -181,7 +197,8 @@ class Engine:
 
     def step(self) -> list[RequestOutput]:
         """Compute one batch and say what it added, one output for each request that got a token or ended."""
-        outputs = self._end_early()
+        outputs = self._unread + self._end_early()
+        self._unread = []
         self._grow_pool()
         plan = self._scheduler.schedule()
         if not plan.rows:
@@ -258,8 +275,7 @@ class Engine:
             return
         self._num_resizes += 1
         self._kv.pool.grow(self._executor.num_cells // self._kv.block_size)
-        if self._model.window is not None:
-            self._kv.set_first_positions(self._executor.first_positions())
+        self._kv.set_first_positions(self._executor.first_positions())
 
     def _fail_stuck(self) -> list[RequestOutput]:
         """Nothing runs and the first in line does not fit the pool, which cannot grow: it alone fails."""
@@ -285,10 +301,12 @@ class Engine:
         """Commit what was computed; sample a token for every sequence that has no pending one left."""
         self._num_steps += 1
         self._scheduler.update_computed(result.computed)
+        self._kv.set_first_positions(result.first_positions)
         if not result.computed:
+            if result.interrupted and not self.info.shares_prefixes:
+                self._kv.restart()
             self._executor.apply(self._kv.take_ops())
             return [] if result.interrupted else self._shed()
-        self._kv.set_first_positions(result.first_positions)
         outputs: list[RequestOutput] = []
         for item in self._scheduler.scheduled:
             if item.sequence.num_pending == 0:

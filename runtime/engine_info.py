@@ -10,14 +10,13 @@ from ingle.models.memory import available_memory_bytes
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import OutOfMemory
 from ingle.runtime.llama import LlamaModel, supports_gpu_offload
+from ingle.runtime.loading import gpu_layers_to_ask
 
 CELL_STEP = 256
 """llama.cpp makes contexts of a multiple of so many cells."""
 
 AUTO_MEMORY_SHARE = 0.5
 """Of the free memory, the part that the KV cache may grow into where no context size is given."""
-
-ALL_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +74,11 @@ def _context_limit(model: LlamaModel, model_info: ModelInfo, config: EngineConfi
         return n_ctx, notes
     wanted = config.n_ctx * bytes_per_token
     if wanted > available or config.n_ctx >= 2**31:
-        raise OutOfMemory(
-            f"a context of {config.n_ctx} tokens needs {wanted / 1e9:.1f} GB of KV cache, {available / 1e9:.1f} GB are free",
-            "choose a smaller -c/--ctx-size, or -c auto",
-        )
+        sizes = f"needs {wanted / 1e9:.1f} GB of KV cache and {available / 1e9:.1f} GB are free"
+        raise OutOfMemory(f"a context of {config.n_ctx} tokens {sizes}", "choose a smaller -c/--ctx-size, or -c auto")
     if config.n_ctx > model.n_ctx_train:
         return config.n_ctx, [f"the model was trained for {model.n_ctx_train} tokens of context, not {config.n_ctx}"]
     return config.n_ctx, []
-
-
-def gpu_layers_to_ask(config: EngineConfig) -> int:
-    """Layers to ask llama.cpp to put on the GPU: all there are, unless a number was given."""
-    if isinstance(config.gpu_layers, int):
-        return config.gpu_layers
-    return ALL_LAYERS if supports_gpu_offload() else 0
 
 
 def fingerprint(model_info: ModelInfo, config: EngineConfig) -> bytes:

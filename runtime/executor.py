@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import EngineError
-from ingle.runtime.llama import LlamaContext, LlamaModel
+from ingle.runtime.llama import LlamaModel
+from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.moving import move_cells
 from ingle.runtime.step import CellRun, CopyCells, DropCells, KvOp, Logits, StepPlan, StepResult
 
@@ -70,14 +72,13 @@ class Executor:
         code = context.decode(at, interruptible=plan.interruptible)
         if code in (_NO_CELLS, _INTERRUPTED):
             context.clear_interrupt()
-            return StepResult(self._no_logits, computed=False, interrupted=code == _INTERRUPTED)
+            if self._model.is_stateful and code == _INTERRUPTED:
+                context.clear()  # llama.cpp has marked states as moved that were not: none can be trusted
+            return StepResult(self._no_logits, False, code == _INTERRUPTED, self.first_positions())
         if code != _DONE:
             raise EngineError(f"llama.cpp failed to compute {at} tokens (llama_decode returned {code})")
         logits = context.logits(num_wanted) if num_wanted else self._no_logits
-        first_positions = {}
-        if self._model.window is not None:
-            first_positions = {slot: context.first_position(slot) for slot in range(self._scratch)}
-        return StepResult(logits, first_positions=first_positions)
+        return StepResult(logits, first_positions=self.first_positions())
 
     def resize(self, num_cells: int, runs: Iterable[CellRun], *, whole: bool) -> None:
         """Move to a context of `num_cells` cells. Raises `OutOfMemory`, and keeps the old context, if it cannot be had.
@@ -98,7 +99,9 @@ class Executor:
         old.close()
 
     def first_positions(self) -> dict[int, int]:
-        """Of each slot, the position from which on all its cells are there."""
+        """Of each slot, the position from which on all its cells are there; empty for models without windows."""
+        if self._model.window is None:
+            return {}
         return {slot: self._context.first_position(slot) for slot in range(self._scratch)}
 
     def check(self, num_tokens: dict[int, int]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
 from ingle.runtime.blocks import Block, BlockPool, BlockTable, ChainHash, chain_hash
 from ingle.runtime.prefix import PrefixIndex, PrefixMatch
 from ingle.runtime.step import CellRun, CopyCells, DropCells, KvOp, Tokens
@@ -65,7 +66,7 @@ class KVManager:
             table = match.source  # take it over: no copy needed
             self._retired.remove(table)
             if not whole:
-                self._cut(table, match.num_full_blocks)
+                self._cut(table, self._num_usable_blocks(match))
         else:
             slot = self._take_slot(keep=match.source if match else None)
             if slot is None:
@@ -119,6 +120,14 @@ class KVManager:
         if not self.shares:  # a recurrent state cannot be cut: begin again
             self._trim(table, 0)
             table.num_tokens = 0
+
+    def restart(self) -> None:
+        """The context has lost everything: running tables begin again, retired ones are gone."""
+        self.clear_cache()
+        for table in self._running:
+            self._trim(table, 0)
+            table.num_tokens = 0
+        self._ops.clear()
 
     def retire(self, table: BlockTable) -> None:
         """Its sequence has ended or has to wait: keep the blocks for whoever comes with the same prefix."""
@@ -241,21 +250,27 @@ class KVManager:
         owner.
         """
         source = match.source
-        for block in source.blocks[: match.num_full_blocks]:
-            self.pool.share(block, table)
-        table.num_tokens = match.num_full_blocks * self.block_size
-        table.first_position = source.first_position
         if source in self._retired:  # most recently used now
             self._retired.remove(source)
             self._retired.append(source)
-        num_rest = match.num_tokens - table.num_tokens
-        if num_rest and (self.pool.num_free or self._evict(1, keep=source)):
+        size = self.block_size
+        num_blocks, num_rest = divmod(match.num_tokens, size)
+        if num_rest and not (self.pool.num_free or self._evict(1, keep=source)):
+            num_blocks, num_rest = self._num_usable_blocks(match), 0
+        for block in source.blocks[:num_blocks]:
+            self.pool.share(block, table)
+        table.num_tokens = num_blocks * size
+        table.first_position = source.first_position
+        if num_blocks or num_rest:
+            self._ops.append(CopyCells(source.slot, table.slot, 0, table.num_tokens + num_rest))
+        if num_rest:
             self.pool.allocate(table)
-            rest = source.blocks[match.num_full_blocks].tokens[:num_rest]
-            self._ops.append(CopyCells(source.slot, table.slot, 0, match.num_tokens))
-            self.commit(table, np.asarray(rest, dtype=np.int32))
-        elif table.num_tokens:
-            self._ops.append(CopyCells(source.slot, table.slot, 0, table.num_tokens))
+            self.commit(table, np.asarray(source.blocks[num_blocks].tokens[:num_rest], dtype=np.int32))
+
+    def _num_usable_blocks(self, match: PrefixMatch) -> int:
+        """The full blocks of `match`, or none where a window that begins behind them would have a gap."""
+        num_tokens = match.num_full_blocks * self.block_size
+        return match.num_full_blocks if self.index.window_is_there(match.source, num_tokens) else 0
 
     def _make_room(self, num_blocks: int) -> bool:
         """Have `num_blocks` free, evicting from retired tables. False, and nothing changed, where that is not
@@ -279,9 +294,9 @@ class KVManager:
             while num_kept and self.pool.num_free < target:
                 num_kept -= 1
                 self._trim(table, num_kept)
-            if num_kept:
+            if num_kept * self.block_size > table.first_position:
                 self._cut(table, num_kept)
-            else:
+            else:  # nothing left, or nothing that could be used
                 self.release(table)
         return self.pool.num_free >= target
 
@@ -293,6 +308,8 @@ class KVManager:
         """Keep only the first `num_blocks` blocks of `table`, all of them full."""
         self._trim(table, num_blocks)
         table.num_tokens = num_blocks * self.block_size
+        if not num_blocks:
+            table.first_position = 0
         self._ops.append(DropCells(table.slot, table.num_tokens))
 
     def _take_slot(self, keep: BlockTable | None) -> int | None:

@@ -22,11 +22,13 @@ class Cells(Protocol[Saved]):
 def move_cells(
     old: Cells[Saved], new: Cells[Saved], runs: Iterable[CellRun], *, scratch: int, window: int | None
 ) -> None:
-    """Copy `runs` from `old` to the empty `new`, each once, through slot `scratch` on either side; `old` stays as it is.
+    """Copy `runs` from `old` to the empty `new`, each once, through slot `scratch` on either side; `old` stays as it
+    is.
 
     The bytes are the same, and so are all logits to come. llama.cpp saves of a slot only what its own last position can
-    see in sliding-window layers, so a run longer than the `window` goes in pieces. Every slot of a run gets what the first
-    has, which may be more than it had: cells before a gap look as if nothing were missing, and their owner must remember.
+    see in sliding-window layers, so a run longer than the `window` goes in pieces. Every slot of a run gets what the
+    first has, which may be more than it had: cells before a gap look as if nothing were missing, and their owner must
+    remember.
     """
     for run in runs:
         for start in range(run.start, run.end, window or run.end):

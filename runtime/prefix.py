@@ -66,7 +66,7 @@ class PrefixIndex:
         for num_full in range(len(chain), -1, -1):
             best: PrefixMatch | None = None
             for table, num_tokens in self._candidates(tokens[:limit], parents[num_full], chain[:num_full]):
-                if (best is None or num_tokens > best.num_tokens) and self._window_is_there(table, num_tokens):
+                if (best is None or num_tokens > best.num_tokens) and self.window_is_there(table, num_tokens):
                     best = PrefixMatch(table, num_tokens, num_tokens // self.block_size)
             if best is not None:
                 return best
@@ -87,7 +87,7 @@ class PrefixIndex:
                 for table in block.holders:
                     yield table, start
 
-    def _window_is_there(self, table: BlockTable, num_tokens: int) -> bool:
+    def window_is_there(self, table: BlockTable, num_tokens: int) -> bool:
         """Whether the token at position `num_tokens` would find every earlier one that its window layers look at."""
         return self.window is None or table.first_position <= max(0, num_tokens - self.window)
 

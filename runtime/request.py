@@ -74,6 +74,9 @@ class SamplingParams:
             refuse("seed", self.seed, "between 0 and 2^64 - 1")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             refuse("logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
+        for token, bias in self.logit_bias.items():
+            if math.isnan(bias) or bias == math.inf:  # minus infinity bans a token
+                refuse(f"logit_bias of token {token}", bias, "a finite number or -inf")
         if any(not text for text in self.stop):
             raise InvalidRequest("a stop string is empty")
 

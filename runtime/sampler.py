@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from ingle.runtime.request import SamplingParams, TokenLogprob
 from ingle.runtime.step import Logits, Tokens
 
@@ -49,8 +50,9 @@ class Sampler:
         else:
             ids, logits = self._filters.apply(logits)
         noise = gumbel_noise(self.seed, len(tokens), ids)
-        # The noise is on log p; log p and logits / T differ by a constant, which an argmax does not see.
-        scores = logits.astype(np.float64) / self.params.temperature + noise
+        # The noise is on log p; log p and (logits − max) / T differ by a constant, which an argmax does not see.
+        with np.errstate(over="ignore"):  # a tiny T sends all but the best to −inf
+            scores = (logits - logits.max()).astype(np.float64) / self.params.temperature + noise
         return int(ids[scores.argmax()])
 
     def logprob(self, logits: Logits, token: int) -> TokenLogprob | None:
@@ -92,7 +94,7 @@ def gumbel_noise(seed: int, position: int, ids: Ids) -> npt.NDArray[np.float64]:
     """
     state = _mix(np.array([seed ^ (position * 0x9E3779B97F4A7C15) & _MASK], dtype=np.uint64))
     bits = _mix(_mix(state + ids.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)))
-    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return -np.log(-np.log(uniform))
 
 

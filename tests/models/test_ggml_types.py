@@ -1,6 +1,7 @@
 # The size table against the `gguf` package, which keeps its own.
 import gguf
 import pytest
+
 from ingle.models.ggml_types import BY_ID, BY_NAME, FILE_TYPES, REMOVED, row_bytes
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ingle.models.errors import BadModelFile, ModelError, ModelNotFound, UnsupportedModel
 from ingle.models.gguf_info import read_model_info
-
 from tests.models.gguf_bytes import TOKENS, File, Tensor, string, tiny_model
 
 HUGE = 1 << 62
@@ -263,9 +264,9 @@ def test_a_pipe_nobody_writes_to_does_not_hang(tmp_path: Path) -> None:
         read_model_info(tmp_path / "pipe")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_file(model: Path) -> None:
+def test_unreadable_file(open_dir: Path, unprivileged: Callable[[], AbstractContextManager[None]]) -> None:
+    model = open_dir / "model.gguf"
     model.write_bytes(tiny_model().to_bytes())
     model.chmod(0)
-    with pytest.raises(BadModelFile, match="Permission denied"):
+    with unprivileged(), pytest.raises(BadModelFile, match="Permission denied"):
         read_model_info(model)

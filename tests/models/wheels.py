@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 
 from ingle.models.pypi import WheelSource
-
 from tests.models.gguf_bytes import tiny_model
 
 

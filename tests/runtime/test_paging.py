@@ -1,4 +1,6 @@
-"""Scheduler + KV manager + a context that fails when a row would see a foreign or missing token, under random traffic."""
+"""Scheduler + KV manager + a context that fails when a row would see a foreign or missing token, under random
+traffic.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,8 @@ class Traffic:
         self.scheduler.update_computed(result.computed)
         self.kv.set_first_positions(result.first_positions)
         if not result.computed:
+            if not self.kv.shares:
+                self.kv.restart()
             return
         for item in self.scheduler.scheduled:
             if item.sequence.num_pending == 0:
@@ -109,7 +113,9 @@ def reference(prompt: list[int], num_tokens: int) -> list[int]:
 
 
 class PagingMachine(RuleBasedStateMachine):
-    """Random adds, steps, interruptions, aborts, growth and cache clearing; the fake context and `check` are the judges."""
+    """Random adds, steps, interruptions, aborts, growth and cache clearing; the fake context and `check` are the
+    judges.
+    """
 
     @initialize(
         num_blocks=st.integers(5, 14),

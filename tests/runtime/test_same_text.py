@@ -1,9 +1,9 @@
 """Same text: at temperature 0 a request's tokens do not depend on what ran beside it, before it, or instead of it.
 
-Kernels may sum in another order when a batch has another shape, so "same" needs a yardstick: bare llama.cpp contexts, with no
-code of ours in between, compute the same tokens alone, beside others and in one prompt, and the largest difference between
-their logits is the noise of this machine (0 for the default model on most). Where the engine chooses another token, the two
-best must be closer than that.
+Kernels may sum in another order when a batch has another shape, so "same" needs a yardstick: bare llama.cpp contexts,
+with no code of ours in between, compute the same tokens alone, beside others and in one prompt, and the largest
+difference between their logits is the noise of this machine (0 for the default model on most). Where the engine
+chooses another token, the two best must be closer than that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pytest
 
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.engine import Engine
-from ingle.runtime.llama import LlamaContext, LlamaModel
+from ingle.runtime.llama import LlamaModel
+from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.request import Request, RequestId, SamplingParams
 
 NUM_TOKENS = 40
@@ -36,7 +37,9 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Reference:
-    """What bare llama.cpp gives for each prompt: tokens [8][NUM_TOKENS], their logits, and the noise between batch shapes."""
+    """What bare llama.cpp gives for each prompt: tokens [8][NUM_TOKENS], their logits, and the noise between batch
+    shapes.
+    """
 
     prompts: list[list[int]]
     tokens: list[list[int]]
@@ -171,8 +174,8 @@ def test_in_a_pool_that_grows_three_times(smollm2_path: Path, reference: Referen
 
 def test_after_an_interrupted_prefill(smollm2_path: Path, reference: Reference) -> None:
     with Engine.open(smollm2_path, EngineConfig(check_integrity=True)) as engine:
-        engine.interrupt()  # the next step is cut short in the middle of its decode
         rid = engine.add(Request(reference.prompts[0] * 40, GREEDY, max_output_tokens=1))
+        engine.interrupt()  # the next step is cut short in the middle of its decode
         first = engine.step()
         assert first == []
         engine.abort(rid)

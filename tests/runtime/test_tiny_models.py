@@ -4,10 +4,11 @@
 The judge is a second pass: prompt and answer through a fresh context in one piece, without engine, blocks or sharing.
 Every token must be that pass's most likely one, and every reported log-probability its value, up to the noise of the
 arithmetic. Judging each token after the answer's own earlier ones keeps this sound where two logits nearly tie: either
-may be taken, and what follows is judged after the one that was. The noise comes from kernels that add in another order for
-another number of rows. Measured over 200 tokens one by one, by sevens and at once, as a part of a row's range (largest −
-smallest logit): at most 4e-6 with plain attention and an F32 cache, 2e-3 with flash attention, which works in F16. The
-limits are some times that; the judge is itself judged below, by a history with a single other token.
+may be taken, and what follows is judged after the one that was. The noise comes from kernels that add in another order
+for another number of rows. Measured over some thousand tokens, one by one, in chunks and at once, as a part of a row's
+range (largest − smallest logit): mostly below 1e-6 and at most 4e-5 with plain attention and an F32 cache, 2e-3 with
+flash attention, which works in F16. The limits are some times that; the judge is itself judged below, by histories with
+a single other token.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from ingle.models.errors import UnsupportedModel
 from ingle.models.gguf_info import read_model_info
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.engine import Engine
 from ingle.runtime.errors import InvalidRequest, PromptTooLong, QueueFull
-from ingle.runtime.llama import LlamaContext, LlamaModel
+from ingle.runtime.llama import LlamaModel
+from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.request import FinishReason, Request, RequestId, RequestOutput, SamplingParams
-
+from ingle.runtime.sampler import gumbel_noise
 from tests import tiny_models
 
-TOLERANCE = {"plain": 3e-5, "flash": 6e-3}  # of the range of a row of logits
+TOLERANCE = {"plain": 1e-4, "flash": 6e-3}  # of the range of a row of logits
 NUM_OUTPUT = 12
 WINDOW = 16
 
@@ -92,8 +95,8 @@ class Judge:
 
 
 def log_softmax(row: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shifted = row - row.max()
-    return shifted - np.log(np.exp(shifted).sum())
+    shifted: npt.NDArray[np.float64] = row - row.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
 @pytest.fixture(scope="module", params=[*SHARING, *STATEFUL])
@@ -146,7 +149,7 @@ def text_of(outputs: Sequence[RequestOutput]) -> str:
     return "".join(output.text for output in outputs)
 
 
-# -- the files -----------------------------------------------------------------------------------------------------------
+# -- the files ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", list(WRITERS))
@@ -176,7 +179,7 @@ def test_an_embedding_model_is_refused_by_its_header(tmp_path: Path) -> None:
         Engine.open(path)
 
 
-# -- the judge itself ----------------------------------------------------------------------------------------------------
+# -- the judge itself --------------------------------------------------------------------------------------------------
 
 
 def test_the_judge_refuses_the_answer_to_a_prompt_with_one_other_token(judge: Judge) -> None:
@@ -191,7 +194,7 @@ def test_the_judge_refuses_the_answer_to_a_prompt_with_one_other_token(judge: Ju
             judge.accepts(other, outputs)
 
 
-# -- the same answer, whatever else happens ---------------------------------------------------------------------------------
+# -- the same answer, whatever else happens ----------------------------------------------------------------------------
 
 
 def test_alone_and_in_a_batch_of_four(judge: Judge) -> None:
@@ -270,8 +273,12 @@ def test_beside_a_request_whose_step_was_interrupted(judge: Judge) -> None:
             early[output.request_id].append(output)
         third = engine.add(greedy(prompt_of(100)))
         engine.interrupt()
-        (last,) = engine.stream(third)
-        assert (last.finish_reason, last.new_tokens) == (FinishReason.ABORT, ())
+        for output in engine.step():
+            early.setdefault(output.request_id, []).append(output)
+        last = engine.abort(third)
+        assert last is not None
+        assert last.finish_reason is FinishReason.ABORT
+        assert engine.stats().num_requests_running == 2
         late = drain(engine, rids)
         (again,) = run(engine, [greedy(prompt_of(100))])
     for prompt, rid, rest in zip(prompts, rids, late, strict=True):
@@ -291,7 +298,7 @@ def test_without_prefix_caching(judge: Judge) -> None:
         assert outputs[-1].metrics.num_cached_tokens == 0
 
 
-# -- prefixes ---------------------------------------------------------------------------------------------------------------
+# -- prefixes ----------------------------------------------------------------------------------------------------------
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -355,11 +362,13 @@ def test_an_interrupted_step_leaves_no_state_to_whoever_comes_next(judge: Judge)
     prompts = [prompt_of(length) for length in (5, 6, 100, 20)]
     with open_engine(judge, n_batch=64, prefill_chunk=32) as engine:
         rids = [engine.add(greedy(prompt, num)) for prompt, num in zip(prompts[:3], (12, 1, 12), strict=True)]
-        outputs = {rid: [] for rid in rids}  # type: dict[RequestId, list[RequestOutput]]
+        outputs: dict[RequestId, list[RequestOutput]] = {rid: [] for rid in rids}
         first = engine.step()
-        assert [output.request_id for output in first if output.finished] == [rids[1]]  # the state in the middle is free
+        assert [output.request_id for output in first if output.finished] == [
+            rids[1]
+        ]  # the state in the middle is free
         engine.interrupt()
-        assert engine.step() == []
+        first += engine.step()
         rids.append(engine.add(greedy(prompts[3])))
         outputs[rids[3]] = []
         for output in first:
@@ -414,7 +423,7 @@ def test_a_prefix_whose_window_cells_were_overwritten_is_not_reused(judge: Judge
         rid = engine.add(greedy(prompt_of(80, 2)))
         if interrupted:
             engine.interrupt()
-            (last,) = engine.stream(rid)
+            *_, last = engine.stream(rid)
             assert last.finish_reason is FinishReason.ABORT
         else:
             drain(engine, [rid])
@@ -456,7 +465,7 @@ def test_a_request_may_grow_to_the_context_whatever_the_block_size(judge: Judge,
     assert len(tokens_of(outputs)) == 26
 
 
-# -- several engines ----------------------------------------------------------------------------------------------------------
+# -- several engines ---------------------------------------------------------------------------------------------------
 
 
 def test_several_engines_take_turns_in_one_process(tmp_path: Path) -> None:
@@ -475,7 +484,7 @@ def test_several_engines_take_turns_in_one_process(tmp_path: Path) -> None:
         judge.close()
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------------
+# -- ends --------------------------------------------------------------------------------------------------------------
 
 
 def test_abort_in_the_middle_makes_its_blocks_available_before_it_returns(judge: Judge) -> None:
@@ -550,10 +559,28 @@ def test_the_end_token_stops_and_is_no_text(judge: Judge) -> None:
     assert outputs[0].stop_string is None
 
 
+def test_interrupt_before_the_stream_ends_it(judge: Judge) -> None:
+    prompt = prompt_of(100)
+    with open_engine(judge) as engine:
+        rid = engine.add(greedy(prompt, 50))
+        engine.interrupt()
+        outputs = list(engine.stream(rid))
+        assert [output.finish_reason for output in outputs if output.finished] == [FinishReason.ABORT]
+        assert len(tokens_of(outputs)) <= 1  # none where the step could be cut short
+        assert engine.stats().num_blocks_used == 0
+        (again,) = run(engine, [greedy(prompt)])
+    judge.accepts(prompt, again)
+
+
 def test_interrupt_from_another_thread_ends_the_stream(judge: Judge) -> None:
     started = threading.Event()
     with open_engine(judge) as engine:
-        thread = threading.Thread(target=lambda: (started.wait(), engine.interrupt()))
+
+        def interrupt() -> None:
+            started.wait()
+            engine.interrupt()
+
+        thread = threading.Thread(target=interrupt)
         thread.start()
         outputs = []
         for output in engine.stream(engine.add(greedy(prompt_of(100), 1900))):
@@ -569,7 +596,7 @@ def test_interrupt_from_another_thread_ends_the_stream(judge: Judge) -> None:
     judge.accepts(prompt_of(100), again)
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @only_llama
@@ -605,7 +632,7 @@ def test_a_token_outside_the_vocabulary_is_refused_and_the_next_request_served(j
     with open_engine(judge) as engine:
         with pytest.raises(InvalidRequest, match=f"token id {token} is not in the vocabulary of 320"):
             engine.add(greedy([1, token, 5]))
-        with pytest.raises(InvalidRequest, match="logit_bias .* vocabulary of 320"):
+        with pytest.raises(InvalidRequest, match=r"logit_bias .* vocabulary of 320"):
             engine.add(Request(prompt, SamplingParams(logit_bias={token: 1.0})))
         assert not engine.has_work
         (outputs,) = run(engine, [greedy(prompt)])
@@ -619,7 +646,7 @@ def test_a_prompt_that_is_no_list_of_ids_is_refused(judge: Judge, tokens: list[o
         engine.add(Request(tokens))  # type: ignore[arg-type]
 
 
-# -- sampling and text through the engine ------------------------------------------------------------------------------------
+# -- sampling and text through the engine ------------------------------------------------------------------------------
 
 
 @only_llama
@@ -654,13 +681,21 @@ def test_logprobs_are_the_models_own_most_likely_first(judge: Judge) -> None:
 
 
 def test_a_seed_gives_the_same_text_whatever_ran_before_or_beside(judge: Judge) -> None:
-    sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11, ignore_eos=True)
-    request = Request(prompt_of(33), sampling, max_output_tokens=NUM_OUTPUT)
+    """Every token is the arg-max of logits / temperature + noise in the judge's pass over the answer's own history."""
+    prompt, seed, temperature = prompt_of(33), 11, 1.5
+    sampling = SamplingParams(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed, ignore_eos=True)
+    request = Request(prompt, sampling, max_output_tokens=NUM_OUTPUT)
+    ids = np.arange(tiny_models.NUM_VOCAB, dtype=np.int32)
     with open_engine(judge) as engine:
         (alone,) = run(engine, [request])
         beside, *_ = run(engine, [request, greedy(prompt_of(50)), greedy(prompt_of(7))])
-    assert alone[-1].metrics.seed == 11
-    assert tokens_of(alone) == tokens_of(beside)
+    for outputs in (alone, beside):
+        assert outputs[-1].metrics.seed == seed
+        answer = tokens_of(outputs)
+        assert len(answer) == NUM_OUTPUT
+        for step, row in enumerate(judge.logits([*prompt, *answer[:-1]], NUM_OUTPUT)):
+            scores = row / temperature + gumbel_noise(seed, len(prompt) + step, ids)
+            assert scores[answer[step]] >= scores.max() - TOLERANCE[judge.attention] * (row.max() - row.min())
 
 
 @only_llama

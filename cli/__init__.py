@@ -1,0 +1,1 @@
+"""Ingle's command line: the only part that knows a terminal."""

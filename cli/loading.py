@@ -1,0 +1,131 @@
+# MODEL as typed → an open engine with its chat template. Native loading runs beside the Python that prepares a prompt.
+# This file may not know commands or how answers are shown.
+"""``open_model``: resolve, check the header, open the engine; closes it at the end of the ``with``."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingle.cli.output import Output
+from ingle.cli.progress import DownloadProgress
+
+if TYPE_CHECKING:
+    from ingle.models.chat_template import ChatTemplate
+    from ingle.models.gguf_info import ModelInfo
+    from ingle.models.resolve import ModelRef
+    from ingle.runtime.config import EngineConfig
+    from ingle.runtime.engine import Engine
+    from ingle.runtime.llama import LlamaModel
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A model ready to answer."""
+
+    ref: ModelRef
+    info: ModelInfo
+    template: ChatTemplate
+    engine: Engine
+    load_ms: float
+
+
+class _Loader(threading.Thread):
+    """Loads the weights on its own thread: nearly all of that is native code, which lets Python run beside it."""
+
+    def __init__(self, info: ModelInfo, config: EngineConfig) -> None:
+        super().__init__(name="ingle-load", daemon=True)
+        self._info = info
+        self._config = config
+        self.has_imported = threading.Event()  # from here on the thread is in native code
+        self._model: LlamaModel | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            try:
+                from ingle.runtime.loading import load_model
+            finally:
+                self.has_imported.set()
+            self._model = load_model(self._info.path, self._config)
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> LlamaModel:
+        self.join()
+        if self._error is not None:
+            raise self._error
+        assert self._model is not None
+        return self._model
+
+
+_loader: _Loader | None = None
+
+
+def is_loading() -> bool:
+    """True while native code is still loading: the interpreter must not be torn down under it."""
+    return _loader is not None and _loader.is_alive()
+
+
+@contextmanager
+def open_model(
+    name: str | None, config: EngineConfig, output: Output, *, offline: bool = False, verbose: bool = False
+) -> Iterator[OpenModel]:
+    """Raises ModelError and EngineError as they come."""
+    global _loader
+    from ingle.models.gguf_info import read_model_info
+    from ingle.models.resolve import resolve
+
+    started = time.perf_counter()
+    if verbose:
+        _show_native_log(output)
+    ref = resolve(name, offline=offline, progress=DownloadProgress(output))
+    info = read_model_info(ref.path)
+    _loader = _Loader(info, config)
+    _loader.start()
+    _loader.has_imported.wait()  # two threads that import only take turns; native loading runs beside this one
+
+    from ingle.models.chat_template import ChatTemplate
+    from ingle.runtime.engine import Engine
+
+    template = ChatTemplate.from_info(info)
+    _warm(template)
+    with Engine.open(ref.path, config, model_info=info, model=_loader.result()) as engine:
+        gc.freeze()  # what the start has made stays: nobody need look at it again
+        gc.enable()
+        load_ms = (time.perf_counter() - started) * 1e3
+        for note in engine.info.notes:
+            output.note(f"note: {note}")
+        if verbose:
+            _describe(output, ref, template, engine, load_ms)
+        yield OpenModel(ref, info, template, engine, load_ms)
+
+
+def _warm(template: ChatTemplate) -> None:
+    """Load jinja2 and compile the template now, while native code is busy. Its faults are told when it is used."""
+    from ingle.models.errors import ChatTemplateError
+
+    try:
+        _ = template.adds_bos
+    except ChatTemplateError:
+        return
+
+
+def _show_native_log(output: Output) -> None:
+    from ingle.runtime.llama import log_to
+
+    log_to(lambda line: output.report(line.rstrip("\n")) if line.strip() else None)
+
+
+def _describe(output: Output, ref: ModelRef, template: ChatTemplate, engine: Engine, load_ms: float) -> None:
+    info = engine.info
+    output.report(f"model      {info.description} ({info.architecture}) from {ref.path}")
+    output.report(f"loaded in  {load_ms:.0f} ms · {info.num_threads} threads")
+    output.report(f"layers     {info.num_gpu_layers} of {info.num_layers} on the GPU")
+    output.report(f"context    up to {info.n_ctx} tokens a request (trained for {info.n_ctx_train})")
+    output.report(f"template   {template.origin}")

@@ -1,0 +1,194 @@
+# The flags that commands share, as Annotated types, and what becomes of them: EngineConfig and SamplingParams.
+# This file may not read stdin or load anything.
+"""Shared options. A flag left out is None, so that settings can fill it in; nothing here has a default of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import typer
+
+from ingle.cli import settings as parsing
+from ingle.cli.errors import UsageProblem
+from ingle.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from ingle.runtime.config import EngineConfig
+    from ingle.runtime.request import SamplingParams
+
+T = TypeVar("T")
+
+MODEL = "Model"
+SAMPLING = "Sampling"
+
+
+def _parser(parse: Callable[[str], T]) -> Callable[[str], T]:
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"{text!r} is not {error}") from None
+
+    return parsed
+
+
+# `auto` parses to None for the engine, but a flag that says `auto` must still win over the config file: hence these.
+def _ctx(text: str) -> int | Literal["auto"]:
+    return _parser(parsing.context_size)(text) or "auto"
+
+
+def _flash(text: str) -> bool | Literal["auto"]:
+    value = _parser(parsing.on_off_auto)(text)
+    return "auto" if value is None else value
+
+
+def _layers(text: str) -> int | Literal["auto", "all"]:
+    return _parser(parsing.gpu_layers)(text)
+
+
+Model = Annotated[str | None, typer.Option("-m", "--model", metavar="MODEL", help="Alias or path to a .gguf file.")]
+CtxSize = Annotated[
+    object,
+    typer.Option("-c", "--ctx-size", metavar="auto|N", parser=_ctx, help="Longest conversation, in tokens."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("-t", "--threads", metavar="N", parser=_parser(parsing.positive), help="CPU threads to compute with."),
+]
+GpuLayers = Annotated[
+    object,
+    typer.Option("-ngl", "--gpu-layers", metavar="auto|all|N", parser=_layers, help="Layers to put on the GPU."),
+]
+FlashAttn = Annotated[
+    object,
+    typer.Option("-fa", "--flash-attn", metavar="on|off|auto", parser=_flash, help="Flash attention."),
+]
+CacheTypeK = Annotated[
+    str | None,
+    typer.Option("-ctk", "--cache-type-k", metavar="TYPE", help="Type of cached keys: f16, q8_0, q4_0, …"),
+]
+CacheTypeV = Annotated[
+    str | None,
+    typer.Option("-ctv", "--cache-type-v", metavar="TYPE", help="Type of cached values; quantized needs -fa."),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("-b", "--batch-size", metavar="N", parser=_parser(parsing.positive), help="Most tokens a step."),
+]
+Offline = Annotated[bool | None, typer.Option("--offline", help="Download nothing.", show_default=False)]
+
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "-n", "--max-tokens", metavar="N", parser=_parser(parsing.whole), help="Longest answer, in tokens (0: none)."
+    ),
+]
+Temp = Annotated[float | None, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")]
+TopK = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="N", parser=_parser(parsing.whole), help="Keep the N likeliest tokens (0: all)."),
+]
+TopP = Annotated[float | None, typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens up to mass X.")]
+MinP = Annotated[
+    float | None, typer.Option("--min-p", metavar="X", help="Keep tokens at least X times as likely as the likeliest.")
+]
+RepeatPenalty = Annotated[
+    float | None, typer.Option("--repeat-penalty", metavar="X", help="Above 1 makes repetition less likely.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", parser=_parser(parsing.whole), help="The same seed gives the same text again."),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", help="End the answer before this text (repeatable)."),
+]
+System = Annotated[str | None, typer.Option("-s", "--system", metavar="TEXT", help="System prompt.")]
+Think = Annotated[
+    bool | None,
+    typer.Option(
+        "--think/--no-think", help="Let a thinking model think, where its template can say.", show_default=False
+    ),
+]
+HideThink = Annotated[bool, typer.Option("--hide-think", help="Leave the thinking out of the answer.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Timings and cache figures on stderr.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say on stderr what is loaded and how.")]
+Quiet = Annotated[bool | None, typer.Option("-q", "--quiet", help="No notes and no progress.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlags:
+    """How the model is opened, as given: flags first, then settings; None where neither speaks."""
+
+    model: str | None = None
+    ctx_size: object = None
+    threads: int | None = None
+    gpu_layers: object = None
+    flash_attn: object = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    batch_size: int | None = None
+    offline: bool | None = None
+
+    def name(self, settings: Settings) -> str | None:
+        return settings.pick("model", self.model)
+
+    def is_offline(self, settings: Settings) -> bool:
+        return bool(settings.pick("offline", self.offline))
+
+    def engine_config(self, settings: Settings, *, max_num_seqs: int = 1) -> EngineConfig:
+        """Raises UsageProblem or InvalidRequest for what makes no sense."""
+        from ingle.runtime.config import KV_TYPES, EngineConfig
+
+        picked = {
+            "n_ctx": settings.pick("ctx_size", self.ctx_size),
+            "num_threads": settings.pick("threads", self.threads),
+            "gpu_layers": settings.pick("gpu_layers", self.gpu_layers),
+            "flash_attn": settings.pick("flash_attn", self.flash_attn),
+            "type_k": settings.pick("cache_type_k", self.cache_type_k),
+            "type_v": settings.pick("cache_type_v", self.cache_type_v),
+            "n_batch": settings.pick("batch_size", self.batch_size),
+        }
+        given = {name: value for name, value in picked.items() if value is not None}
+        for name, flag in (("type_k", "-ctk/--cache-type-k"), ("type_v", "-ctv/--cache-type-v")):
+            if given.get(name, "f16") not in KV_TYPES:
+                raise UsageProblem(f"{flag} is {given[name]!r}, which is none of {', '.join(KV_TYPES)}")
+        for name in ("n_ctx", "flash_attn"):
+            if given.get(name) == "auto":
+                del given[name]
+        return EngineConfig(max_num_seqs=max_num_seqs, **given)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingFlags:
+    """How tokens are chosen, as given."""
+
+    max_tokens: int | None = None
+    temp: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def max_output_tokens(self, settings: Settings) -> int | None:
+        return settings.pick("max_tokens", self.max_tokens)
+
+    def params(self, settings: Settings) -> SamplingParams:
+        """Raises InvalidRequest for a value out of range."""
+        from ingle.runtime.request import SamplingParams
+
+        picked = {
+            "temperature": settings.pick("temp", self.temp),
+            "top_k": settings.pick("top_k", self.top_k),
+            "top_p": settings.pick("top_p", self.top_p),
+            "min_p": settings.pick("min_p", self.min_p),
+            "repeat_penalty": settings.pick("repeat_penalty", self.repeat_penalty),
+            "seed": settings.pick("seed", self.seed),
+        }
+        given = {name: value for name, value in picked.items() if value is not None}
+        return SamplingParams(stop=self.stop, **given)  # type: ignore[arg-type]

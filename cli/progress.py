@@ -1,0 +1,56 @@
+# Downloads on stderr: a bar on a terminal, one line otherwise. rich is imported when the first bar is drawn.
+"""``models.progress.Progress`` for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingle.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class DownloadProgress:
+    """Shows what ``ingle.models`` reports about a download."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def start(self, total_bytes: int | None, label: str) -> None:
+        if not self._output.shows_progress:
+            size = f" ({total_bytes / 1e6:.0f} MB)" if total_bytes else ""
+            self._output.note(f"{label}{size} …")
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            Speed(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(label, total=total_bytes)
+
+    def update(self, done_bytes: int) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done_bytes)
+
+    def finish(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar = self._task = None
+
+    def note(self, message: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(message, markup=False, highlight=False)
+        else:
+            self._output.note(message)

@@ -1,0 +1,97 @@
+# docs/cli.md, made from the commands' own --help, so that it cannot say anything else.
+"""``python -m ingle.cli.reference > docs/cli.md``"""
+
+from __future__ import annotations
+
+import sys
+
+from typer.testing import CliRunner
+
+from ingle.cli.app import app
+from ingle.cli.chat_commands import COMMANDS
+from ingle.cli.settings import TABLE
+
+WIDTH = 100
+
+_JSON = """\
+## JSON
+
+`ingle run --json` prints one object:
+
+| key | |
+|---|---|
+| `version` | 1; changes when a key changes its meaning or goes |
+| `model` | short name of the model |
+| `text` | the answer |
+| `finish_reason` | `stop` (the model ended it, or a stop text did) or `length` (the limit, or the context, is reached) |
+| `usage` | `prompt_tokens`, `completion_tokens`, `total_tokens`, `prompt_tokens_details.cached_tokens` |
+| `timings` | milliseconds: `load_ms`, `queue_ms`, `prefill_ms`, `ttft_ms` (to the first token), `tpot_ms` (each further token), `e2e_ms`; null where there was nothing to measure |
+| `seed` | gives the same text again with `--seed` |
+
+`ingle run --jsonl` reads objects, one a line: `prompt`, and where wanted `id`, `system`, `max_tokens`, `temp`, `top_k`,
+`top_p`, `min_p`, `repeat_penalty`, `seed`, `stop` (a text or a list). Up to 8 are computed together. For each line, in
+the same order, it prints the object above with `id` and without `load_ms`, or `version`, `id`, `error` and `hint`; after
+an error the exit code is 1.
+
+`ingle chat --json` prints the object above for every turn, with `dropped_exchanges`: how many earlier exchanges had to
+leave the context for this one.
+
+`ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
+"""  # noqa: E501
+
+_CODES = """\
+## Exit codes
+
+| code | |
+|---|---|
+| 0 | done |
+| 1 | failure; `doctor` found a problem; a line of `--jsonl` or a piped turn of `chat` failed |
+| 2 | the command line, a setting or the prompt makes no sense (too long for the context, say) |
+| 66 | input or model not found, or not text |
+| 69 | the model's server cannot be reached |
+| 74 | disk full, or a folder that cannot be written |
+| 75 | not enough memory: try again, smaller |
+| 76 | bad model file: corrupt, or of a kind that cannot be used |
+| 130 · 143 · 129 | Ctrl-C · SIGTERM · SIGHUP; what was said until then is on stdout |
+| 141 | nobody reads stdout any more |
+
+An error is one line of what happened and at most one of what to do. `INGLE_DEBUG=1` adds the traceback.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [
+        "# The command line",
+        "Made from `--help` by `python -m ingle.cli.reference > docs/cli.md`.",
+        _help(),
+    ]
+    for command in app.registered_commands:
+        assert command.name is not None
+        parts += [f"## ingle {command.name}", _help(command.name)]
+        if command.name == "chat":
+            parts.append(_chat_commands())
+    settings = ", ".join(f"`{name}`" for name in TABLE)
+    parts += [
+        "## Settings",
+        "A flag wins over the environment, which wins over `config.toml` (`ingle doctor` says where). In the\n"
+        "environment a setting is in capitals after `INGLE_`, such as `INGLE_CTX_SIZE=8192`. There are:",
+        f"{settings}.",
+        _JSON.rstrip(),
+        _CODES.rstrip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(*command: str) -> str:
+    result = CliRunner().invoke(app, [*command, "--help"], prog_name="ingle", terminal_width=WIDTH)
+    return f"```\n{result.output.rstrip()}\n```"
+
+
+def _chat_commands() -> str:
+    rows = [f"| `{f'{c.name} {c.arguments}'.strip()}` | {c.help} |" for c in COMMANDS.values()]
+    return "\n".join(["In the chat (a command may be shortened):", "", "| | |", "|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,161 @@
+# `ingle run`: one answer. The story of a prompt from the command line to stdout.
+# Imported before the first token: nothing heavy at the top.
+"""One prompt in, one answer out, streamed as it comes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingle.cli import settings as settings_file
+from ingle.cli import source
+from ingle.cli.errors import FAILURE, CliError
+from ingle.cli.loading import OpenModel, open_model
+from ingle.cli.options import ModelFlags, SamplingFlags
+from ingle.cli.output import Output
+from ingle.cli.prompt import Prompt, PromptBuilder
+from ingle.cli.signals import Signals
+from ingle.cli.thinking import ThinkFilter
+
+if TYPE_CHECKING:
+    from ingle.runtime.request import Request, RequestMetrics, RequestOutput
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """The command line of `ingle run`."""
+
+    prompt: str | None
+    files: tuple[Path, ...]
+    system: str | None
+    raw: bool
+    json: bool
+    jsonl: bool
+    think: bool | None
+    hide_think: bool
+    stats: bool
+    verbose: bool
+    quiet: bool | None
+    model: ModelFlags
+    sampling: SamplingFlags
+
+
+def run(flags: RunFlags, output: Output, signals: Signals) -> int:
+    """Returns the exit code; raises what `errors.describe` turns into one."""
+    settings = settings_file.load()
+    output.quiet = bool(settings.pick("quiet", flags.quiet))
+    if flags.jsonl:
+        from ingle.cli.jsonl import run_lines
+
+        return run_lines(flags, settings, output, signals)
+    text = source.read_prompt(flags.prompt, flags.files)
+    config = flags.model.engine_config(settings)
+    params = flags.sampling.params(settings)
+    max_tokens = flags.sampling.max_output_tokens(settings)
+    with open_model(
+        flags.model.name(settings),
+        config,
+        output,
+        offline=flags.model.is_offline(settings),
+        verbose=flags.verbose,
+    ) as model:
+        prompt = make_prompt(
+            model,
+            text,
+            system=settings.pick("system", flags.system),
+            raw=flags.raw,
+            think=settings.pick("think", flags.think),
+        )
+        from ingle.runtime.request import Request
+
+        request = Request(prompt.tokens, with_stop(params, () if flags.raw else model.template.stop), max_tokens)
+        return _answer(flags, model, prompt, request, output, signals)
+
+
+def make_prompt(model: OpenModel, text: str, *, system: str | None, raw: bool, think: bool | None) -> Prompt:
+    """The token ids for `text`: through the chat template, or with `raw` as it stands, control tokens recognised."""
+    if raw:
+        return Prompt(tuple(model.engine.tokenize(text, add_special=True, parse_special=True)), text)
+    from ingle.models.chat_template import Message
+
+    messages = [Message("system", system)] if system else []
+    messages.append(Message("user", text))
+    return PromptBuilder(model.engine, model.template).build(messages, enable_thinking=think)
+
+
+def with_stop(params: Any, stop: tuple[str, ...]) -> Any:
+    """`params` that also end where the template says an answer ends."""
+    if not stop:
+        return params
+    from dataclasses import replace
+
+    return replace(params, stop=params.stop + tuple(text for text in stop if text not in params.stop))
+
+
+def _answer(
+    flags: RunFlags, model: OpenModel, prompt: Prompt, request: Request, output: Output, signals: Signals
+) -> int:
+    engine = model.engine
+    thoughts = ThinkFilter(inside=prompt.opens_thinking) if flags.hide_think else None
+    pieces: list[str] = []
+    last: RequestOutput | None = None
+
+    def show(text: str) -> None:
+        if flags.json:
+            pieces.append(text)
+        else:
+            output.answer(text)
+
+    with signals.answering(engine):
+        request_id = engine.add(request)
+        try:
+            for last in engine.stream(request_id):
+                show(thoughts.feed(last.text) if thoughts else last.text)
+        except BaseException:
+            with suppress(Exception):
+                engine.abort(request_id)
+            raise
+    assert last is not None
+    if thoughts:
+        show(thoughts.finish())
+    if flags.json:
+        if signals.stopped_by is None:
+            output.json(_as_json(model, "".join(pieces), last))
+    else:
+        output.end_answer()
+    if flags.stats:
+        report(output, model, last.metrics)
+    signals.raise_if_stopped()
+    if last.error is not None:
+        raise CliError(last.error)
+    if last.finish_reason == "length" and request.max_output_tokens is None:
+        output.note(f"note: the answer stopped because the context ({engine.info.n_ctx} tokens) is full")
+    return 0 if last.finish_reason in ("stop", "length") else FAILURE
+
+
+def report(output: Output, model: OpenModel, metrics: RequestMetrics) -> None:
+    """What `--stats` prints."""
+    from ingle.cli import stats
+
+    output.report(stats.sentence(metrics))
+    output.report(f"loaded in {model.load_ms:.0f} ms")
+    for line in stats.table(model.engine.stats()):
+        output.report(line)
+
+
+def _as_json(model: OpenModel, text: str, last: RequestOutput) -> dict[str, Any]:
+    from ingle.cli import stats
+
+    return {
+        "version": JSON_VERSION,
+        "model": model.ref.name,
+        "text": text,
+        "finish_reason": str(last.finish_reason),
+        "usage": stats.usage(last.metrics),
+        "timings": stats.timings(last.metrics, model.load_ms),
+        "seed": last.metrics.seed,
+    }

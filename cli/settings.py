@@ -1,0 +1,180 @@
+# Values that were not given as flags: the environment (INGLE_*), then the config file. One table says which exist.
+# This file may not know what a setting does, nor Typer.
+"""Settings: flag over environment over config file.
+
+`config.toml` in the config folder holds the same names as the table below, flat. A key it does not know is an error
+that names the key, because a misspelt setting that does nothing is worse than none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from ingle.cli.errors import InputProblem, UsageProblem
+
+T = TypeVar("T")
+
+platform: str = sys.platform
+
+
+def whole(text: str) -> int:
+    """A whole number, 0 or more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ValueError("a whole number, 0 or more")
+    return number
+
+
+def positive(text: str) -> int:
+    """A whole number, 1 or more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError("a whole number, 1 or more")
+    return number
+
+
+def real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("true or false")
+
+
+def context_size(text: str) -> int | None:
+    """`auto` (None) or tokens."""
+    if text == "auto":
+        return None
+    try:
+        return positive(text)
+    except ValueError:
+        raise ValueError("auto or a whole number of tokens, 1 or more") from None
+
+
+def gpu_layers(text: str) -> int | Literal["auto", "all"]:
+    if text == "auto" or text == "all":
+        return "auto" if text == "auto" else "all"
+    try:
+        return whole(text)
+    except ValueError:
+        raise ValueError("auto, all or a number of layers, 0 or more") from None
+
+
+def on_off_auto(text: str) -> bool | None:
+    """`auto` is None."""
+    if text == "auto":
+        return None
+    try:
+        return switch(text)
+    except ValueError:
+        raise ValueError("on, off or auto") from None
+
+
+def words(text: str) -> str:
+    return text
+
+
+# Name in the config file → parser. In the environment: INGLE_ and the name in capitals.
+TABLE: dict[str, Callable[[str], Any]] = {
+    "model": words,
+    "system": words,
+    "ctx_size": context_size,
+    "threads": positive,
+    "gpu_layers": gpu_layers,
+    "flash_attn": on_off_auto,
+    "cache_type_k": words,
+    "cache_type_v": words,
+    "batch_size": positive,
+    "max_tokens": whole,
+    "temp": real,
+    "top_k": whole,
+    "top_p": real,
+    "min_p": real,
+    "repeat_penalty": real,
+    "seed": whole,
+    "think": switch,
+    "offline": switch,
+    "quiet": switch,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment and the config file say, parsed: name → value."""
+
+    values: Mapping[str, Any]
+
+    def pick(self, name: str, flag: T | None) -> T | None:
+        """`flag` where it was given, else what the settings say, else None."""
+        assert name in TABLE, name
+        return flag if flag is not None else self.values.get(name)
+
+
+def load(environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Settings:
+    """Read both sources. Raises UsageProblem for a value or key that makes no sense, InputProblem for a locked file."""
+    environ = os.environ if environ is None else environ
+    values = _from_file(config_path(environ) if config_file is None else config_file)
+    for name, parse in TABLE.items():
+        variable = f"INGLE_{name.upper()}"
+        if text := environ.get(variable):
+            values[name] = _parsed(parse, text, variable)
+    return Settings(values)
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """The config file. On Linux its place is worked out here: platformdirs takes 10 ms, and this runs every time."""
+    if platform != "linux":
+        from ingle.models.places import config_dir
+
+        return config_dir() / "config.toml"
+    base = Path(environ.get("XDG_CONFIG_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".config") / "ingle" / "config.toml"
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise InputProblem(f"cannot read {path}: {error.strerror}", "check its permissions") from None
+    import tomllib
+
+    try:
+        table = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageProblem(f"{path} is not valid TOML: {error}", "correct it, or move it away") from None
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in TABLE:
+            raise UsageProblem(f"{path} has an unknown setting {name!r}", f"known are {', '.join(TABLE)}")
+        if isinstance(value, dict | list):
+            raise UsageProblem(f"{path}: {name} is not a single value")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        values[name] = _parsed(TABLE[name], text, f"{path}: {name}")
+    return values
+
+
+def _parsed(parse: Callable[[str], Any], text: str, source: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageProblem(f"{source} is {text!r}, which is not {error}") from None

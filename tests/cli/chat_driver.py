@@ -1,0 +1,22 @@
+# `ingle chat` in a process of its own, for tests that need a terminal: everything is real but the model.
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from tests.cli.fakes import END, START, FakeEngine, open_fake
+
+
+def echo(prompt: str) -> str:
+    """What was asked, between brackets, so that a test can see exactly what arrived."""
+    question = prompt.split(f"{START}user\n")[-1].partition(END)[0]
+    return f"[{question!r}]"
+
+
+if __name__ == "__main__":
+    from ingle.cli import app, chat
+
+    chat.open_model = open_fake(FakeEngine(echo))
+    app.main(["chat", *sys.argv[1:]])

@@ -1,0 +1,81 @@
+# What a conversation keeps, and what leaves it when the context is full.
+from __future__ import annotations
+
+from ingle.cli.conversation import Conversation, Exchange
+from ingle.models.chat_template import ChatTemplate
+from tests.cli.fakes import CHATML, CONTROL, END, CharTokenizer
+
+
+def conversation(system: str | None = None) -> Conversation:
+    return Conversation(CharTokenizer(), ChatTemplate(CHATML), system)
+
+
+def exchange(talk: Conversation, question: str, answer: str, limit: int = 10_000) -> None:
+    talk.commit(talk.begin(question, limit), (*map(ord, answer), CONTROL[END]), answer)
+
+
+def text(tokens: tuple[int, ...]) -> str:
+    return CharTokenizer().detokenize(tokens)
+
+
+def test_begin_changes_nothing() -> None:
+    talk = conversation()
+    assert talk.begin("a", 1000).prompt.tokens == talk.begin("a", 1000).prompt.tokens
+    assert talk.exchanges == []
+
+
+def test_oldest_exchanges_leave_first_and_only_as_many_as_needed() -> None:
+    talk = conversation("be brief")
+    for number in range(4):
+        exchange(talk, f"question {number}", f"answer {number}")
+    whole = talk.begin("last", 10_000)
+    assert whole.dropped == ()
+    one_less = talk.begin("last", len(whole.prompt.tokens) - 1)
+    assert one_less.dropped == (Exchange("question 0", "answer 0"),)
+    assert "question 0" not in text(one_less.prompt.tokens)
+    assert "question 1" in text(one_less.prompt.tokens)
+    assert "be brief" in text(one_less.prompt.tokens), "the system prompt stays"
+    assert len(talk.exchanges) == 4, "nothing has left until the turn is over"
+    talk.commit(one_less, (CONTROL[END],), "x")
+    assert [e.question for e in talk.exchanges] == ["question 1", "question 2", "question 3", "last"]
+
+
+def test_a_question_that_cannot_fit_leaves_only_itself() -> None:
+    talk = conversation()
+    exchange(talk, "a", "b")
+    turn = talk.begin("x" * 500, 100)
+    assert len(turn.dropped) == 1
+    assert len(turn.prompt.tokens) > 500
+
+
+def test_after_a_drop_the_next_turn_extends_what_was_asked() -> None:
+    talk = conversation()
+    exchange(talk, "first " * 10, "one")
+    turn = talk.begin("second", 60)
+    generated = (*map(ord, "two"), CONTROL[END])
+    talk.commit(turn, generated, "two")
+    following = talk.begin("third", 1000)
+    assert following.prompt.tokens[: len(turn.prompt.tokens) + len(generated)] == turn.prompt.tokens + generated
+
+
+def test_clear_forgets_all_but_the_system_prompt() -> None:
+    talk = conversation("be brief")
+    fresh = talk.begin("a", 1000).prompt.tokens
+    exchange(talk, "secret", "yes")
+    talk.clear()
+    assert talk.begin("a", 1000).prompt.tokens == fresh
+    assert talk.num_tokens == 0
+
+
+def test_a_new_system_prompt_stands_at_the_beginning_of_the_old_conversation() -> None:
+    talk = conversation()
+    exchange(talk, "a", "b")
+    talk.system = "be brief"
+    prompt = text(talk.begin("c", 1000).prompt.tokens)
+    assert prompt.index("be brief") < prompt.index("user\na")
+
+
+def test_ids_that_say_more_than_the_text_are_not_kept() -> None:
+    talk = conversation()
+    talk.commit(talk.begin("a", 1000), tuple(map(ord, "b\nUser:")), "b", exact=False)
+    assert "b\nUser:" not in text(talk.begin("c", 1000).prompt.tokens)

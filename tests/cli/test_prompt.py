@@ -1,0 +1,99 @@
+# Messages to tokens: control tokens in messages stay text, and a conversation keeps the ids it generated.
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingle.cli.prompt import PromptBuilder
+from ingle.models.chat_template import ChatTemplate, Message
+from tests.cli.fakes import CHATML, CONTROL, END, START, CharTokenizer
+
+TRIMMING = CHATML.replace("m.content", "(m.content | trim)")
+FORGETFUL = CHATML.replace("m.content", "(m.content.split('</think>')[-1])")
+
+
+def builder(template: str = CHATML) -> PromptBuilder:
+    return PromptBuilder(CharTokenizer(), ChatTemplate(template))
+
+
+def user(text: str) -> list[Message]:
+    return [Message("user", text)]
+
+
+def controls(tokens: tuple[int, ...]) -> list[int]:
+    return [token for token in tokens if token in CONTROL.values()]
+
+
+def test_template_controls_are_tokens() -> None:
+    tokens = builder().build(user("hi")).tokens
+    start, end = CONTROL[START], CONTROL[END]
+    assert tokens == (start, *map(ord, "user\nhi"), end, ord("\n"), start, *map(ord, "assistant\n"))
+
+
+# Pieces that build control tokens, overlap them, or look like the builder's own placeholders.
+pieces = st.sampled_from([START, END, "<|im_", "end|>", "<|", "|>", "a", " ", "\n", "\ue0f0", "\ue0f1", "0", "é"])
+hostile = st.lists(pieces, max_size=12).map("".join)
+
+
+@given(hostile)
+def test_controls_in_a_message_stay_text(text: str) -> None:
+    tokens = builder().build(user(text)).tokens
+    assert len(controls(tokens)) == 3
+    assert CharTokenizer().detokenize(tokens) == f"{START}user\n{text}{END}\n{START}assistant\n"
+
+
+@given(st.lists(st.tuples(hostile, hostile), min_size=2, max_size=4))
+def test_a_conversation_extends_its_own_ids(exchanges: list[tuple[str, str]]) -> None:
+    build = builder()
+    messages = user(exchanges[0][0])
+    prompt = build.build(messages)
+    for (_, answer), (question, _) in itertools.pairwise(exchanges):
+        generated = (*map(ord, answer), CONTROL[END])  # a control token ends it; inside, there are only letters
+        messages = [*messages, Message("assistant", answer), Message("user", question)]
+        following = build.extend(prompt, generated, answer, messages)
+        assert following.tokens[: len(prompt.tokens) + len(generated)] == prompt.tokens + generated
+        assert following.tokens == builder().build(messages).tokens, "nothing doubled, nothing missing"
+        prompt = following
+
+
+def test_an_interrupted_answer_is_closed_by_the_template() -> None:
+    build = builder()
+    prompt = build.build(user("hi"))
+    messages = [*user("hi"), Message("assistant", "hel"), Message("user", "go on")]
+    following = build.extend(prompt, tuple(map(ord, "hel")), "hel", messages)
+    assert following.tokens == builder().build(messages).tokens
+
+
+def test_ids_are_kept_where_tokenizing_again_would_change_them() -> None:
+    """The model said "yes" with a token of its own (7), which tokenizing the text does not give."""
+    build = builder()
+    prompt = build.build(user("hi"))
+    messages = [*user("hi"), Message("assistant", "yes"), Message("user", "?")]
+    following = build.extend(prompt, (7, CONTROL[END]), "yes", messages)
+    assert following.tokens[len(prompt.tokens) :][:3] == (7, CONTROL[END], ord("\n"))
+
+
+def test_ids_are_kept_where_the_template_trims() -> None:
+    build = builder(TRIMMING)
+    prompt = build.build(user("hi"))
+    generated = (*map(ord, " yes "), CONTROL[END])
+    messages = [*user("hi"), Message("assistant", " yes "), Message("user", "?")]
+    following = build.extend(prompt, generated, " yes ", messages)
+    assert following.tokens[: len(prompt.tokens) + len(generated)] == prompt.tokens + generated
+
+
+def test_a_template_that_rewrites_the_past_is_followed() -> None:
+    build = builder(FORGETFUL)
+    prompt = build.build(user("hi"))
+    answer = "hm</think>yes"
+    messages = [*user("hi"), Message("assistant", answer), Message("user", "?")]
+    following = build.extend(prompt, (*map(ord, answer), CONTROL[END]), answer, messages)
+    assert following.tokens == builder(FORGETFUL).build(messages).tokens
+    assert "hm" not in CharTokenizer().detokenize(following.tokens)
+
+
+def test_opens_thinking() -> None:
+    assert not builder().build(user("hi")).opens_thinking
+    assert builder(CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'")).build(user("hi")).opens_thinking

@@ -1,0 +1,72 @@
+# The command as a user has it: through bash, with its own settings folder and nothing of the caller's INGLE_*.
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ESCAPE = "\x1b"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def err_lines(self) -> list[str]:
+        return self.err.splitlines()
+
+
+class Shell:
+    """Runs command lines. `$MODEL` is the real model; extra keyword arguments are environment variables."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+        self.environ = dict(environ)
+        self.folder = folder
+
+    def __call__(self, line: str, *, stdin: bytes = b"", **environ: str) -> Result:
+        done = subprocess.run(
+            ["bash", "-c", line],
+            input=stdin,
+            capture_output=True,
+            env={**self.environ, **environ},
+            cwd=self.folder,
+            timeout=120,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr.decode())
+
+    def start(self, line: str) -> subprocess.Popen[bytes]:
+        """The command itself, not a shell around it, so that a signal reaches it."""
+        return subprocess.Popen(
+            ["bash", "-c", f"exec {line}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environ,
+            cwd=self.folder,
+        )
+
+
+@pytest.fixture
+def shell(tmp_path: Path, smollm2_path: Path) -> Shell:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("INGLE_", "XDG_"))}
+    kept |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MODEL": str(smollm2_path),
+        "INGLE_MODEL": str(smollm2_path),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    return Shell(kept, tmp_path)
