@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from ingle.cli import errors, options
+from ingle.cli import cache, errors, options
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
 from ingle.cli.signals import Signals
@@ -63,6 +63,7 @@ def run_command(
         list[Path] | None,
         typer.Option("-f", "--file", metavar="FILE", help="Text to put in front of the prompt (repeatable)."),
     ] = None,
+    session: options.Session = None,
     system: options.System = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text as it stands.")] = False,
     think: options.Think = None,
@@ -88,6 +89,7 @@ def run_command(
     cache_type_k: options.CacheTypeK = None,
     cache_type_v: options.CacheTypeV = None,
     batch_size: options.BatchSize = None,
+    no_kv_store: options.NoKvStore = False,
     offline: options.Offline = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = None,
@@ -102,6 +104,7 @@ def run_command(
     flags = RunFlags(
         prompt=prompt,
         files=tuple(files or ()),
+        session=session,
         system=system,
         raw=raw,
         json=json,
@@ -120,6 +123,7 @@ def run_command(
             cache_type_k=cache_type_k,
             cache_type_v=cache_type_v,
             batch_size=batch_size,
+            no_kv_store=no_kv_store,
             offline=offline,
         ),
         sampling=SamplingFlags(
@@ -138,6 +142,8 @@ def run_command(
 
 @app.command("chat")
 def chat_command(
+    session: options.Session = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last conversation.")] = False,
     system: options.System = None,
     think: options.Think = None,
     hide_think: options.HideThink = False,
@@ -159,6 +165,7 @@ def chat_command(
     cache_type_k: options.CacheTypeK = None,
     cache_type_v: options.CacheTypeV = None,
     batch_size: options.BatchSize = None,
+    no_kv_store: options.NoKvStore = False,
     offline: options.Offline = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = None,
@@ -166,11 +173,13 @@ def chat_command(
     """A conversation in the terminal.
 
     Enter sends, a paste keeps its lines, Esc Enter or \"\"\" writes many lines. Ctrl-C stops an answer, Ctrl-D leaves.
-    Without a terminal every line of standard input is a turn.
+    Every turn is saved as it happens. Without a terminal every line of standard input is a turn, saved with --session.
     """
     from ingle.cli.chat import ChatFlags, chat
 
     flags = ChatFlags(
+        session=session,
+        resume=resume,
         system=system,
         think=think,
         hide_think=hide_think,
@@ -187,6 +196,7 @@ def chat_command(
             cache_type_k=cache_type_k,
             cache_type_v=cache_type_v,
             batch_size=batch_size,
+            no_kv_store=no_kv_store,
             offline=offline,
         ),
         sampling=SamplingFlags(
@@ -201,6 +211,9 @@ def chat_command(
         ),
     )
     return lambda output, signals: chat(flags, output, signals)
+
+
+app.add_typer(cache.app)
 
 
 @app.command("doctor")

@@ -1,40 +1,34 @@
-# `ingle chat`: turns, from whoever types or pipes them, to answers. The terminal itself is repl.py's.
+# `ingle chat`: turns, from whoever types or pipes them, to answers. The terminal itself is repl.py's, a turn talk.py's.
 """A conversation, turn by turn."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ingle.cli import settings as settings_file
-from ingle.cli import source, stats
-from ingle.cli.conversation import Conversation, Turn
-from ingle.cli.errors import FAILURE, Terminated, describe
-from ingle.cli.loading import OpenModel, open_model
+from ingle.cli import shelf, source
+from ingle.cli.errors import FAILURE, UsageProblem, describe
+from ingle.cli.loading import open_model
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
-from ingle.cli.run import JSON_VERSION, with_stop
-from ingle.cli.settings import Settings
 from ingle.cli.signals import Signals
-from ingle.cli.thinking import ThinkFilter
+from ingle.cli.talk import Talk
+from ingle.cli.transcript import Transcript
+from ingle.models.errors import StoreError
 
 if TYPE_CHECKING:
-    from ingle.runtime.request import RequestOutput
-
-RESERVE_TOKENS = 256
-"""Room kept for an answer when earlier exchanges have to leave; a quarter of a small context."""
-
-WARN_AT = 0.8
-"""Share of the room for prompts from which the user is told what will be dropped next."""
+    from ingle.cli.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFlags:
     """The command line of `ingle chat`."""
 
+    session: str | None
+    resume: bool
     system: str | None
     think: bool | None
     hide_think: bool
@@ -56,6 +50,9 @@ class Reader(Protocol):
     def turns(self) -> Iterator[str]:
         """What was typed, one turn at a time, until the end."""
 
+    def edit(self, text: str) -> str | None:
+        """`text` as somebody changed it; None: it is to stay as it was."""
+
     def while_answering(self) -> AbstractContextManager[None]:
         """Held while an answer is shown."""
 
@@ -73,6 +70,9 @@ class LineReader:
         for number, line in enumerate(sys.stdin.buffer, 1):
             yield source.decode(line, f"line {number} of standard input").rstrip("\r\n")
 
+    def edit(self, text: str) -> str | None:
+        raise UsageProblem("/edit wants a terminal, or the new text behind it", "/edit TEXT")
+
     def while_answering(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -83,51 +83,78 @@ def chat(flags: ChatFlags, output: Output, signals: Signals) -> int:
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     config = flags.model.engine_config(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
-    with open_model(
-        flags.model.name(settings), config, output, offline=flags.model.is_offline(settings), verbose=flags.verbose
-    ) as model:
-        return Chat(flags, settings, model, output, signals).run(_reader(flags, output))
+    is_interactive = source.stdin_is_terminal() and output.is_terminal and not flags.json
+    kept_in = _kept_in(flags, output, is_interactive=is_interactive)
+    with ExitStack() as stack:
+        if kept_in is not None:
+            stack.callback(kept_in.close)  # closed by its session too, which does no harm
+        model = stack.enter_context(
+            open_model(
+                flags.model.name(settings),
+                config,
+                output,
+                offline=flags.model.is_offline(settings),
+                verbose=flags.verbose,
+            )
+        )
+        talk = Talk(flags, settings, model, output, signals, kept_in, is_chat=True)
+        stack.callback(lambda: talk.session.close())
+        return Chat(talk, is_interactive=is_interactive).run()
 
 
-def _reader(flags: ChatFlags, output: Output) -> Reader:
-    if flags.json or not source.stdin_is_terminal() or not output.is_terminal:
+def _kept_in(flags: ChatFlags, output: Output, *, is_interactive: bool) -> Transcript | None:
+    """The transcript that was asked for; for somebody at a terminal one of its own, if that can be."""
+    if flags.resume:
+        if flags.session is not None:
+            raise UsageProblem("--resume means the last conversation, and --session names one", "leave out one of them")
+        return Transcript.open(shelf.path_of(shelf.last_used()))
+    if flags.session is not None:
+        return Transcript.open(shelf.path_of(flags.session))
+    return unnamed(output) if is_interactive else None
+
+
+def unnamed(output: Output) -> Transcript | None:
+    """A new transcript with a name of its own. None, and a warning, where it could not be written."""
+    try:
+        return shelf.fresh()
+    except (StoreError, OSError) as error:
+        output.warn(f"this conversation is not saved: {describe(error).message}")
+        return None
+
+
+def _reader(chat: Chat) -> Reader:
+    if not chat.is_interactive:
         return LineReader()
     from ingle.cli.repl import Terminal
 
-    return Terminal(output)
+    return Terminal(chat.talk.output, completions=chat.completions, on_idle=chat.idle)
 
 
 class Chat:
-    """The state of `ingle chat`: the conversation and the settings that /set can change."""
+    """The loop of `ingle chat`: what begins with / is a command, anything else is asked."""
 
-    def __init__(
-        self, flags: ChatFlags, settings: Settings, model: OpenModel, output: Output, signals: Signals
-    ) -> None:
-        self.flags = flags
-        self.settings = settings
-        self.model = model
-        self.output = output
-        self.sampling = flags.sampling
-        self.conversation = Conversation(model.engine, model.template, settings.pick("system", flags.system))
-        self._signals = signals
+    def __init__(self, talk: Talk, *, is_interactive: bool) -> None:
+        self.talk = talk
+        self.is_interactive = is_interactive
+        self.reader = _reader(self)
         self._num_failed = 0
 
-    def run(self, reader: Reader) -> int:
-        """Answer every turn of `reader`."""
-        from ingle.cli.chat_commands import Leave, obey
+    @property
+    def session(self) -> Session:
+        return self.talk.session
 
-        if reader.is_interactive:
-            info = self.model.engine.info
-            self.output.note(f"{self.model.ref.name} · context {info.n_ctx} tokens · /help · Ctrl-D leaves")
-        for text in reader.turns():
-            if not text.strip():
-                continue
+    def run(self) -> int:
+        """Answer every turn of the reader."""
+        from ingle.cli.chat_commands import Leave
+
+        if self.is_interactive:
+            info = self.talk.model.engine.info
+            self.talk.output.note(f"{self.talk.model.ref.name} · context {info.n_ctx} tokens · /help · Ctrl-D leaves")
+        if self.session.is_resumed:
+            self.talk.say_where_we_were()
+        for text in self.reader.turns():
             try:
-                if text.startswith("/") and not text.startswith("//"):
-                    obey(self, text)
-                else:
-                    with reader.while_answering():
-                        self._answer(text[1:] if text.startswith("//") else text)
+                self._take(text)
             except Leave:
                 break
             except (BrokenPipeError, MemoryError):
@@ -136,114 +163,44 @@ class Chat:
                 report = describe(error)
                 if report.message is None or "unexpected" in report.message:
                     raise
-                self.output.error(report.message, report.hint)
+                self.talk.output.error(report.message, report.hint)
                 self._num_failed += 1
-        return FAILURE if self._num_failed and not reader.is_interactive else 0
+        self.say_where_it_is()
+        return FAILURE if self._num_failed and not self.is_interactive else 0
 
-    # -- one turn ----------------------------------------------------------------------------------------------
+    def _take(self, text: str) -> None:
+        from ingle.cli.chat_commands import obey
 
-    def _answer(self, question: str) -> None:
-        from ingle.runtime.errors import PromptTooLong
-        from ingle.runtime.request import Request
+        if not text.strip():
+            return
+        if text.startswith("/") and not text.startswith("//"):
+            obey(self, text)
+        else:
+            self.ask(text[1:] if text.startswith("//") else text)
 
-        engine = self.model.engine
-        n_ctx = engine.info.n_ctx
-        max_tokens = self.sampling.max_output_tokens(self.settings)
-        turn = self.conversation.begin(
-            question, self._prompt_limit(), enable_thinking=self.settings.pick("think", self.flags.think)
-        )
-        if len(turn.prompt.tokens) >= n_ctx:
-            raise PromptTooLong(len(turn.prompt.tokens), n_ctx)
-        if turn.dropped:
-            self.output.warn(
-                f"the context ({n_ctx} tokens) is full: dropping {_described([e.question for e in turn.dropped])}"
-            )
-        params = with_stop(self.sampling.params(self.settings), self.model.template.stop)
-        self._finish(turn, *self._generate(turn, Request(turn.prompt.tokens, params, max_tokens)))
+    def ask(self, question: str, *, seed: int | None = None) -> None:
+        with self.reader.while_answering():
+            self.talk.ask(question, seed=seed)
 
-    def _prompt_limit(self) -> int:
-        """Tokens a prompt may have so that an answer fits behind it."""
-        n_ctx = self.model.engine.info.n_ctx
-        max_tokens = self.sampling.max_output_tokens(self.settings)
-        return n_ctx - min(RESERVE_TOKENS if max_tokens is None else max_tokens, n_ctx // 4)
+    def switch(self, kept_in: Transcript | None) -> None:
+        """Leave this conversation, saying where it is, for another."""
+        self.say_where_it_is()
+        self.talk.switch(kept_in)
 
-    def _generate(self, turn: Turn, request: Any) -> tuple[list[int], str, RequestOutput]:
-        """Token ids, text and last output of the answer; shows it as it comes."""
-        engine = self.model.engine
-        thoughts = ThinkFilter(inside=turn.prompt.opens_thinking) if self.flags.hide_think else None
-        show = (lambda _text: None) if self.flags.json else self.output.answer
-        generated: list[int] = []
-        pieces: list[str] = []
-        last: RequestOutput | None = None
-        with self._signals.answering(engine):
-            request_id = engine.add(request)
-            for last in engine.stream(request_id):
-                generated += last.new_tokens
-                pieces.append(last.text)
-                show(thoughts.feed(last.text) if thoughts else last.text)
-                if self._signals.stopped_by is not None and not last.finished:
-                    engine.interrupt()  # it came before the stream was listening
-        assert last is not None
-        if thoughts:
-            show(thoughts.finish())
-        if not self.flags.json:
-            self.output.end_answer()
-        return generated, "".join(pieces), last
-
-    def _finish(self, turn: Turn, generated: list[int], answer: str, last: RequestOutput) -> None:
-        """Keep what was said and tell what the user should know of it."""
-        output = self.output
-        if generated:
-            self.conversation.commit(turn, generated, answer, exact=last.stop_string is None)
-        if self.flags.json:
-            output.json(self._as_json(turn, answer, last))
-        if self.flags.stats:
-            output.report(stats.sentence(last.metrics))
-        stopped_by = self._signals.stopped_by
-        if stopped_by is not None and stopped_by != signal.SIGINT:
-            raise Terminated(stopped_by)
-        if last.error is not None:
-            output.error(last.error)
-        elif last.finish_reason == "abort":
-            output.note("(stopped)" if generated else "(stopped before it began: the message is not kept)")
-        elif last.finish_reason == "length" and self.sampling.max_output_tokens(self.settings) is None:
-            output.warn("the answer ends here because the context is full; /new starts afresh")
-        self._warn_of_end()
-
-    def _warn_of_end(self) -> None:
-        n_ctx = self.model.engine.info.n_ctx
-        used = self.conversation.num_tokens
-        if used > WARN_AT * self._prompt_limit() and self.conversation.exchanges:
-            oldest = _described([self.conversation.exchanges[0].question])
-            self.output.note(
-                f"note: {used} of {n_ctx} tokens of context used; {oldest} will be dropped first. /new starts afresh"
+    def say_where_it_is(self) -> None:
+        """How to get back to a conversation that nobody has named, at the moment it is left."""
+        session = self.session
+        if self.is_interactive and session.name is not None and shelf.is_generated(session.name) and session.is_on_disk:
+            self.talk.output.note(
+                f"kept as {session.name}: ingle chat --session {session.name} (or --resume) continues it"
             )
 
-    def _as_json(self, turn: Turn, answer: str, last: RequestOutput) -> dict[str, Any]:
-        text = answer
-        if self.flags.hide_think:
-            thoughts = ThinkFilter(inside=turn.prompt.opens_thinking)
-            text = thoughts.feed(answer) + thoughts.finish()
-        return {
-            "version": JSON_VERSION,
-            "model": self.model.ref.name,
-            "text": text,
-            "finish_reason": str(last.finish_reason),
-            "usage": stats.usage(last.metrics),
-            "timings": stats.timings(last.metrics),
-            "seed": last.metrics.seed,
-            "dropped_exchanges": len(turn.dropped),
-        }
+    def completions(self) -> list[str]:
+        """Everything that Tab may complete a line to."""
+        from ingle.cli.chat_commands import COMMANDS
 
+        return [*COMMANDS, *(f"/resume {name}" for name in shelf.names())]
 
-def _described(questions: list[str]) -> str:
-    """The oldest exchange(s), recognisable by their first words."""
-    shown = ", ".join(f'"{_shortened(question)}"' for question in questions[:3])
-    if len(questions) == 1:
-        return f"the oldest exchange ({shown})"
-    return f"the {len(questions)} oldest exchanges ({shown}{', …' if len(questions) > 3 else ''})"
-
-
-def _shortened(text: str, limit: int = 40) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    def idle(self) -> None:
+        """Nobody has typed for a while: give back memory that can be had again."""
+        self.talk.model.engine.shrink()

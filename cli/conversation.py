@@ -13,10 +13,17 @@ from ingle.models.chat_template import Message
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A user's message and its answer."""
+    """A user's message and its answer, under the system prompt it was given.
+
+    `tokens`: the ids of its prompt, then those that were generated; empty when the next prompt has to be made from the
+    text. `first`: number of the earliest exchange that its prompt held, those before having left the context.
+    """
 
     question: str
     answer: str
+    tokens: tuple[int, ...] = ()
+    system: str | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,79 +32,90 @@ class Turn:
 
     question: str
     prompt: Prompt
+    system: str | None
+    first: int
     dropped: tuple[Exchange, ...]
 
 
 class Conversation:
-    """Messages with their tokens. `begin` changes nothing; `commit` and `forget` do."""
+    """Messages with their tokens. `begin` changes nothing; `commit`, `undo`, `restore` and `clear` do."""
 
     def __init__(self, tokenizer: Tokenizer, template: Template, system: str | None = None) -> None:
-        self._tokenizer = tokenizer
-        self._template = template
-        self._system = system
+        self._builder = PromptBuilder(tokenizer, template)
         self._exchanges: list[Exchange] = []
-        self._start_afresh()
-
-    def _start_afresh(self) -> None:
-        self._builder = PromptBuilder(self._tokenizer, self._template)
-        self._last: Prompt | None = None
-        self._generated: tuple[int, ...] = ()
+        self.system = system
+        """A change of it changes the beginning: the next prompt is tokenized anew."""
 
     @property
     def exchanges(self) -> Sequence[Exchange]:
+        """All of them, also those that have left the context."""
         return self._exchanges
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens that the next turn begins with (0 when they have to be made anew)."""
-        return len(self._last.tokens) + len(self._generated) if self._last else 0
+    def in_context(self) -> Sequence[Exchange]:
+        """Those that the next prompt begins with, if there is room."""
+        return self._exchanges[self._first :]
 
     @property
-    def system(self) -> str | None:
-        return self._system
-
-    @system.setter
-    def system(self, text: str | None) -> None:
-        """A new system prompt changes the beginning: the whole conversation is tokenized again under it."""
-        self._system = text
-        self._last = None
-
-    def clear(self) -> None:
-        """Forget all exchanges; the system prompt stays."""
-        self._exchanges.clear()
-        self._start_afresh()
+    def tokens(self) -> tuple[int, ...]:
+        """The ids that the next prompt begins with; empty when they have to be made anew."""
+        last = self._exchanges[-1] if self._exchanges else None
+        return last.tokens if last is not None and last.system == self.system else ()
 
     def begin(self, question: str, limit_tokens: int, *, enable_thinking: bool | None = None) -> Turn:
         """The prompt for `question`, with as many of the latest exchanges as fit in `limit_tokens`.
 
         The prompt can still be longer than the limit, when the question alone is.
         """
-        prompt = self._prompt(self._exchanges, question, enable_thinking, self._last)
-        num_dropped = 0
-        while len(prompt.tokens) > limit_tokens and num_dropped < len(self._exchanges):
-            num_dropped += 1
-            prompt = self._prompt(self._exchanges[num_dropped:], question, enable_thinking, None)
-        return Turn(question, prompt, tuple(self._exchanges[:num_dropped]))
+        first = self._first
+        prompt = self._prompt(first, question, enable_thinking)
+        while len(prompt.tokens) > limit_tokens and first < len(self._exchanges):
+            first += 1
+            prompt = self._prompt(first, question, enable_thinking)
+        return Turn(question, prompt, self.system, first, tuple(self._exchanges[self._first : first]))
 
-    def commit(self, turn: Turn, generated: Sequence[int], answer: str, *, exact: bool = True) -> None:
+    def commit(self, turn: Turn, generated: Sequence[int], answer: str, *, exact: bool = True) -> Exchange:
         """`turn` was asked and answered.
 
         `exact` false: the ids say more than `answer` does (a stop string was cut off), so the next prompt is made from
         the text.
         """
-        del self._exchanges[: len(turn.dropped)]
-        self._exchanges.append(Exchange(turn.question, answer))
-        self._last = turn.prompt if exact else None
-        self._generated = tuple(generated)
+        tokens = (*turn.prompt.tokens, *generated) if exact else ()
+        exchange = Exchange(turn.question, answer, tokens, turn.system, turn.first)
+        self._exchanges.append(exchange)
+        return exchange
 
-    def _prompt(
-        self, exchanges: Sequence[Exchange], question: str, enable_thinking: bool | None, last: Prompt | None
-    ) -> Prompt:
-        messages = [Message("system", self._system)] if self._system else []
+    def undo(self, num: int) -> list[Exchange]:
+        """Take back the last `num` exchanges, and return them. What had left to make room for them is back."""
+        kept = max(len(self._exchanges) - num, 0)
+        undone = self._exchanges[kept:]
+        del self._exchanges[kept:]
+        return undone
+
+    def restore(self, exchanges: Sequence[Exchange], system: str | None) -> None:
+        """Be the conversation that these make."""
+        self._exchanges = list(exchanges)
+        self.system = system
+
+    def clear(self) -> None:
+        """Forget all exchanges; the system prompt stays."""
+        self._exchanges = []
+
+    @property
+    def _first(self) -> int:
+        return self._exchanges[-1].first if self._exchanges else 0
+
+    def _prompt(self, first: int, question: str, enable_thinking: bool | None) -> Prompt:
+        exchanges = self._exchanges[first:]
+        messages = self._messages(exchanges, question)
+        if not exchanges or exchanges[-1].first != first or not self.tokens:
+            return self._builder.build(messages, enable_thinking=enable_thinking)
+        last = exchanges[-1]
+        before = self._messages(exchanges[:-1], last.question)
+        return self._builder.extend(last.tokens, before, last.answer, messages, enable_thinking=enable_thinking)
+
+    def _messages(self, exchanges: Sequence[Exchange], question: str) -> list[Message]:
+        messages = [Message("system", self.system)] if self.system else []
         for exchange in exchanges:
             messages += [Message("user", exchange.question), Message("assistant", exchange.answer)]
-        messages.append(Message("user", question))
-        if last is None:
-            return self._builder.build(messages, enable_thinking=enable_thinking)
-        answer = exchanges[-1].answer
-        return self._builder.extend(last, self._generated, answer, messages, enable_thinking=enable_thinking)
+        return [*messages, Message("user", question)]

@@ -4,7 +4,9 @@
 
     CliError                 one line of what happened, one of what to do, an exit code
     ├── UsageProblem         2   the command line, a setting or a request makes no sense
-    └── InputProblem         66  a file or standard input cannot be read as text
+    ├── InputProblem         66  a file, a conversation or standard input is not there, or not text
+    ├── Busy                 75  another process has this conversation
+    └── BadTranscript        76  a file among the conversations that is none, or one of a later version
     Terminated               SIGTERM or SIGHUP arrived outside an answer (a BaseException, as KeyboardInterrupt is)
 
 Exit codes: 0 done · 1 failure · 2 usage · 66 input or model not found · 69 server unavailable · 74 disk · 75 try again
@@ -45,6 +47,14 @@ class UsageProblem(CliError):
 
 class InputProblem(CliError):
     exit_code = NOT_FOUND
+
+
+class Busy(CliError):
+    exit_code = TRY_AGAIN
+
+
+class BadTranscript(CliError):
+    exit_code = BAD_FILE
 
 
 class Terminated(BaseException):

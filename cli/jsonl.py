@@ -24,9 +24,10 @@ from ingle.cli.errors import FAILURE, CliError, UsageProblem, describe
 from ingle.cli.loading import OpenModel, open_model
 from ingle.cli.options import SamplingFlags
 from ingle.cli.output import Output
-from ingle.cli.run import JSON_VERSION, RunFlags, make_prompt, with_stop
+from ingle.cli.run import RunFlags, make_prompt, with_stop
 from ingle.cli.settings import Settings
 from ingle.cli.signals import Signals
+from ingle.cli.stats import JSON_VERSION
 from ingle.cli.thinking import ThinkFilter
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class _Line:
 
 def run_lines(flags: RunFlags, settings: Settings, output: Output, signals: Signals) -> int:
     """Returns 0 when every line was answered, else 1."""
+    if flags.session is not None:
+        raise UsageProblem("--jsonl answers many requests, and --session is one conversation", "leave out one of them")
     if flags.prompt is not None or flags.files:
         raise UsageProblem("--jsonl reads its prompts from stdin", "leave out PROMPT and -f")
     if source.stdin_is_terminal():
@@ -175,16 +178,7 @@ class _Batch:
             return
         if line.thoughts:
             line.pieces.append(line.thoughts.finish())
-        line.result = {
-            "version": JSON_VERSION,
-            "id": line.key,
-            "model": self._model.ref.name,
-            "text": "".join(line.pieces),
-            "finish_reason": str(out.finish_reason),
-            "usage": stats.usage(out.metrics),
-            "timings": stats.timings(out.metrics),
-            "seed": out.metrics.seed,
-        }
+        line.result = {"id": line.key, **stats.as_json(self._model.ref.name, "".join(line.pieces), out)}
 
     def _fail(self, line: _Line, error: Exception) -> None:
         report = describe(error)

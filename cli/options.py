@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -77,6 +78,7 @@ BatchSize = Annotated[
     int | None,
     typer.Option("-b", "--batch-size", metavar="N", parser=_parser(parsing.positive), help="Most tokens a step."),
 ]
+NoKvStore = Annotated[bool, typer.Option("--no-kv-store", help="Keep no computed prompts on disk, and use none.")]
 Offline = Annotated[bool | None, typer.Option("--offline", help="Download nothing.", show_default=False)]
 
 MaxTokens = Annotated[
@@ -116,6 +118,9 @@ HideThink = Annotated[bool, typer.Option("--hide-think", help="Leave the thinkin
 Stats = Annotated[bool, typer.Option("--stats", help="Timings and cache figures on stderr.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say on stderr what is loaded and how.")]
 Quiet = Annotated[bool | None, typer.Option("-q", "--quiet", help="No notes and no progress.", show_default=False)]
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="NAME", help="Begin or go on with the conversation of that name.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
@@ -131,6 +136,7 @@ class ModelFlags:
     cache_type_k: str | None = None
     cache_type_v: str | None = None
     batch_size: int | None = None
+    no_kv_store: bool = False
     offline: bool | None = None
 
     def name(self, settings: Settings) -> str | None:
@@ -159,6 +165,8 @@ class ModelFlags:
         for name in ("n_ctx", "flash_attn"):
             if given.get(name) == "auto":
                 del given[name]
+        if settings.pick("kv_store", False if self.no_kv_store else None) is not False:
+            given["page_dir"] = parsing.pages_path(os.environ)
         return EngineConfig(max_num_seqs=max_num_seqs, **given)  # type: ignore[arg-type]
 
 

@@ -115,6 +115,18 @@ class Output:
         if hint:
             self._say(f"hint: {hint}", DIM)
 
+    def ask(self, question: str) -> None:
+        """A question that the next line of standard input answers. For terminals."""
+        with suppress(OSError, ValueError):
+            self._err.write(question)
+            self._err.flush()
+
+    def redraw(self, text: str) -> None:
+        """A line that the next one takes the place of; empty: away with it. Only where `shows_progress`."""
+        with suppress(OSError, ValueError):
+            self._err.write(f"\r\x1b[K{text}")
+            self._err.flush()
+
     def _say(self, text: str, colour: str) -> None:
         # Whoever closed stderr does not want to hear it, and that is no reason to stop answering.
         if self._err.isatty():

@@ -11,6 +11,27 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
+class Counter:
+    """`12 of 345` on stderr, on a terminal only, and gone at the end."""
+
+    def __init__(self, output: Output, label: str) -> None:
+        self._output = output
+        self._label = label
+        self._shown = -1  # per mille
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._shown >= 0:
+            self._output.redraw("")
+
+    def update(self, done: int, total: int) -> None:
+        if self._output.shows_progress and (now := done * 1000 // total) != self._shown:
+            self._shown = now
+            self._output.redraw(f"{self._label}: {done} of {total}")
+
+
 class DownloadProgress:
     """Shows what ``ingle.models`` reports about a download."""
 

@@ -74,6 +74,7 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._template = template
         self._masked: list[str] = []
+        self._known: dict[str, str] = {}  # message → masked: each is searched once, however often it is rendered
 
     def build(self, messages: Sequence[Message], *, enable_thinking: bool | None = None) -> Prompt:
         """The prompt for `messages`, tokenized from scratch."""
@@ -82,22 +83,26 @@ class PromptBuilder:
 
     def extend(
         self,
-        last: Prompt,
-        generated: Sequence[int],
+        history: Sequence[int],
+        before: Sequence[Message],
         answer: str,
         messages: Sequence[Message],
         *,
         enable_thinking: bool | None = None,
     ) -> Prompt:
-        """The prompt for `messages`, of which `last` and its `answer` (ids `generated`) are the beginning."""
+        """The prompt for `messages`, which begin with `before` and its `answer`; `history`: the ids of both.
+
+        What `before` rendered to at the time does not matter: both are rendered now, so that a template that writes the
+        date does not make yesterday's history look rewritten.
+        """
         text = self._render(messages, enable_thinking)
-        added = self._after_answer(last.text, self._mask(answer), text)
-        if added is None or not generated:
+        added = self._after_answer(self._render(before, enable_thinking), self._mask(answer), text)
+        if added is None:
             return Prompt(tuple(self._tokens(text, at_start=True)), text)
         tokens = self._tokens(added, at_start=False)
-        if tokens and generated[-1] == tokens[0]:  # the answer ended with the token the template ends turns with
+        if tokens and history and history[-1] == tokens[0]:  # the answer ended with what the template ends turns with
             tokens = tokens[1:]
-        return Prompt((*last.tokens, *generated, *tokens), text)
+        return Prompt((*history, *tokens), text)
 
     @staticmethod
     def _after_answer(last_text: str, answer: str, text: str) -> str | None:
@@ -134,11 +139,14 @@ class PromptBuilder:
 
     def _mask(self, text: str) -> str:
         """`text` with every stretch that would become a control token replaced by a placeholder."""
+        if (known := self._known.get(text)) is not None:
+            return known
         masked, rest = "", text
         while stretch := self._first_control(rest):
             start, end = stretch
             masked += rest[:start] + self._placeholder(rest[start:end])
             rest = rest[end:]
+        self._known[text] = masked + rest
         return masked + rest
 
     def _placeholder(self, text: str) -> str:

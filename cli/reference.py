@@ -25,6 +25,7 @@ _JSON = """\
 | `text` | the answer |
 | `finish_reason` | `stop` (the model ended it, or a stop text did) or `length` (the limit, or the context, is reached) |
 | `usage` | `prompt_tokens`, `completion_tokens`, `total_tokens`, `prompt_tokens_details.cached_tokens` |
+| `cache` | where the cached tokens were: `resident_tokens`, `host_tokens` (RAM), `disk_tokens`; `restore_ms` to bring them back; `saved_ms`, about what computing them would have taken more (null where unknown) |
 | `timings` | milliseconds: `load_ms`, `queue_ms`, `prefill_ms`, `ttft_ms` (to the first token), `tpot_ms` (each further token), `e2e_ms`; null where there was nothing to measure |
 | `seed` | gives the same text again with `--seed` |
 
@@ -33,8 +34,14 @@ _JSON = """\
 the same order, it prints the object above with `id` and without `load_ms`, or `version`, `id`, `error` and `hint`; after
 an error the exit code is 1.
 
-`ingle chat --json` prints the object above for every turn, with `dropped_exchanges`: how many earlier exchanges had to
-leave the context for this one.
+`ingle chat --json` prints the object above for every turn, without `load_ms`, with `dropped_exchanges` (how many earlier
+exchanges had to leave the context for this one) and `session` (its name; null: it is not kept). So does
+`ingle run --session NAME --json`.
+
+`ingle cache info --json` prints `version`, `directory`, `num_pages`, `num_bytes` and `folders`, each with `model`, `file`,
+`architecture`, `type_k`, `type_v`, `path`, `num_pages`, `num_bytes` and `last_used` (seconds since 1970);
+`ingle cache verify --json` `version`, `num_good`, `num_removed` and `num_bytes` (of the good ones);
+`ingle cache clear --json` `version`, `num_pages` and `num_bytes`.
 
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501
@@ -47,11 +54,11 @@ _CODES = """\
 | 0 | done |
 | 1 | failure; `doctor` found a problem; a line of `--jsonl` or a piped turn of `chat` failed |
 | 2 | the command line, a setting or the prompt makes no sense (too long for the context, say) |
-| 66 | input or model not found, or not text |
+| 66 | input, model or conversation not found, or not text |
 | 69 | the model's server cannot be reached |
 | 74 | disk full, or a folder that cannot be written |
-| 75 | not enough memory: try again, smaller |
-| 76 | bad model file: corrupt, or of a kind that cannot be used |
+| 75 | not enough memory: try again, smaller; or the conversation is open in another process |
+| 76 | bad model file: corrupt, or of a kind that cannot be used; or a conversation's file that is none |
 | 130 · 143 · 129 | Ctrl-C · SIGTERM · SIGHUP; what was said until then is on stdout |
 | 141 | nobody reads stdout any more |
 
@@ -71,6 +78,13 @@ def reference() -> str:
         parts += [f"## ingle {command.name}", _help(command.name)]
         if command.name == "chat":
             parts.append(_chat_commands())
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        name = group.typer_instance.info.name
+        assert isinstance(name, str)
+        for command in group.typer_instance.registered_commands:
+            assert command.name is not None
+            parts += [f"## ingle {name} {command.name}", _help(name, command.name)]
     settings = ", ".join(f"`{name}`" for name in TABLE)
     parts += [
         "## Settings",

@@ -17,11 +17,13 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from ingle.cli.chat_commands import COMMANDS
 from ingle.cli.errors import Terminated
 from ingle.cli.output import Output
 
 QUOTES = '"""'
+
+IDLE_S = 180.0
+"""After so long without a key nobody is expected to notice a pause."""
 
 
 class Terminal:
@@ -29,14 +31,16 @@ class Terminal:
 
     is_interactive = True
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, *, completions: Callable[[], list[str]], on_idle: Callable[[], object]) -> None:
+        """`completions`: what Tab completes a line to. `on_idle`: called once a turn, when no key has come for long."""
         self._output = output
+        self._on_idle = on_idle
         self._session: PromptSession[str] = PromptSession(
             message="> ",
             multiline=True,
             prompt_continuation=". ",
             history=_history(output),
-            completer=WordCompleter(list(COMMANDS), sentence=True),
+            completer=WordCompleter(completions, sentence=True),
             complete_while_typing=False,
             key_bindings=_keys(),
             enable_open_in_editor=False,
@@ -46,8 +50,7 @@ class Terminal:
         interrupted = False
         while True:
             try:
-                with _signals_end_the_prompt(self._session) as listen:
-                    text = self._session.prompt(pre_run=listen)
+                text = self._read()
             except KeyboardInterrupt:
                 if interrupted:
                     return
@@ -58,6 +61,41 @@ class Terminal:
                 return
             interrupted = False
             yield _unquoted(text)
+
+    def edit(self, text: str) -> str | None:
+        """`text` in the line editor. None when the user left it with Ctrl-C or Ctrl-D."""
+        try:
+            return _unquoted(self._read(text))
+        except (KeyboardInterrupt, EOFError):
+            return None
+
+    def _read(self, default: str = "") -> str:
+        with _signals_end_the_prompt(self._session) as listen:
+
+            def begin() -> None:
+                listen()
+                self._session.app.create_background_task(self._watch())
+
+            return self._session.prompt(default=default, pre_run=begin)
+
+    async def _watch(self) -> None:
+        """Call `on_idle` once no key has come for `IDLE_S`. Runs in the editor's loop, on the thread of everything."""
+        app, loop = self._session.app, asyncio.get_running_loop()
+        last_key_s = loop.time()
+
+        def note_key(_processor: object) -> None:
+            nonlocal last_key_s
+            last_key_s = loop.time()
+
+        app.key_processor.before_key_press += note_key
+        try:
+            while (rest_s := last_key_s + IDLE_S - loop.time()) > 0:
+                await asyncio.sleep(rest_s)
+            self._on_idle()
+        except Exception as error:  # raised from here it would only be logged
+            app.exit(exception=error)
+        finally:
+            app.key_processor.before_key_press -= note_key
 
     @contextmanager
     def while_answering(self) -> Iterator[None]:

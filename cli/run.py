@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingle.cli import settings as settings_file
 from ingle.cli import source
-from ingle.cli.errors import FAILURE, CliError
+from ingle.cli.errors import FAILURE, CliError, UsageProblem
 from ingle.cli.loading import OpenModel, open_model
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
@@ -20,9 +20,8 @@ from ingle.cli.signals import Signals
 from ingle.cli.thinking import ThinkFilter
 
 if TYPE_CHECKING:
-    from ingle.runtime.request import Request, RequestMetrics, RequestOutput
-
-JSON_VERSION = 1
+    from ingle.cli.settings import Settings
+    from ingle.runtime.request import Request, RequestOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +30,7 @@ class RunFlags:
 
     prompt: str | None
     files: tuple[Path, ...]
+    session: str | None
     system: str | None
     raw: bool
     json: bool
@@ -52,6 +52,8 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
         from ingle.cli.jsonl import run_lines
 
         return run_lines(flags, settings, output, signals)
+    if flags.session is not None:
+        return _continue(flags, flags.session, settings, output, signals)
     text = source.read_prompt(flags.prompt, flags.files)
     config = flags.model.engine_config(settings)
     params = flags.sampling.params(settings)
@@ -74,6 +76,36 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
 
         request = Request(prompt.tokens, with_stop(params, () if flags.raw else model.template.stop), max_tokens)
         return _answer(flags, model, prompt, request, output, signals)
+
+
+def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, signals: Signals) -> int:
+    """One turn of the conversation `name`, which is made where there is none."""
+    from ingle.cli import shelf
+    from ingle.cli.transcript import Transcript
+
+    if flags.raw:
+        raise UsageProblem("--raw continues a text, and --session is a conversation", "leave out one of them")
+    path = shelf.path_of(name)
+    text = source.read_prompt(flags.prompt, flags.files)
+    config = flags.model.engine_config(settings)
+    flags.sampling.params(settings)  # a bad flag is said before the model is loaded
+    with (
+        closing(Transcript.open(path)) as kept_in,
+        open_model(
+            flags.model.name(settings),
+            config,
+            output,
+            offline=flags.model.is_offline(settings),
+            verbose=flags.verbose,
+        ) as model,
+    ):
+        from ingle.cli.talk import Talk
+
+        last = Talk(flags, settings, model, output, signals, kept_in).ask(text)
+        if flags.stats:
+            report_engine(output, model)
+        signals.raise_if_stopped()
+        return 0 if last.finish_reason in ("stop", "length") else FAILURE
 
 
 def make_prompt(model: OpenModel, text: str, *, system: str | None, raw: bool, think: bool | None) -> Prompt:
@@ -124,11 +156,17 @@ def _answer(
         show(thoughts.finish())
     if flags.json:
         if signals.stopped_by is None:
-            output.json(_as_json(model, "".join(pieces), last))
+            from ingle.cli import stats
+
+            output.json(stats.as_json(model.ref.name, "".join(pieces), last, model.load_ms))
     else:
         output.end_answer()
     if flags.stats:
-        report(output, model, last.metrics)
+        from ingle.cli import stats
+
+        for line in stats.turn(engine, prompt.tokens, last.metrics):
+            output.report(line)
+        report_engine(output, model)
     signals.raise_if_stopped()
     if last.error is not None:
         raise CliError(last.error)
@@ -137,25 +175,10 @@ def _answer(
     return 0 if last.finish_reason in ("stop", "length") else FAILURE
 
 
-def report(output: Output, model: OpenModel, metrics: RequestMetrics) -> None:
-    """What `--stats` prints."""
+def report_engine(output: Output, model: OpenModel) -> None:
+    """What `--stats` says besides the answer's own figures."""
     from ingle.cli import stats
 
-    output.report(stats.sentence(metrics))
     output.report(f"loaded in {model.load_ms:.0f} ms")
     for line in stats.table(model.engine.stats()):
         output.report(line)
-
-
-def _as_json(model: OpenModel, text: str, last: RequestOutput) -> dict[str, Any]:
-    from ingle.cli import stats
-
-    return {
-        "version": JSON_VERSION,
-        "model": model.ref.name,
-        "text": text,
-        "finish_reason": str(last.finish_reason),
-        "usage": stats.usage(last.metrics),
-        "timings": stats.timings(last.metrics, model.load_ms),
-        "seed": last.metrics.seed,
-    }

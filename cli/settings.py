@@ -111,6 +111,7 @@ TABLE: dict[str, Callable[[str], Any]] = {
     "repeat_penalty": real,
     "seed": whole,
     "think": switch,
+    "kv_store": switch,
     "offline": switch,
     "quiet": switch,
 }
@@ -140,13 +141,27 @@ def load(environ: Mapping[str, str] | None = None, config_file: Path | None = No
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """The config file. On Linux its place is worked out here: platformdirs takes 10 ms, and this runs every time."""
+    """The config file."""
     if platform != "linux":
         from ingle.models.places import config_dir
 
         return config_dir() / "config.toml"
-    base = Path(environ.get("XDG_CONFIG_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".config") / "ingle" / "config.toml"
+    return _xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def pages_path(environ: Mapping[str, str]) -> Path:
+    """The folder of stored KV pages."""
+    if platform != "linux":
+        from ingle.models.places import cache_dir
+
+        return cache_dir() / "kv"
+    return _xdg_folder(environ, "XDG_CACHE_HOME", ".cache") / "kv"
+
+
+def _xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """As models.places has it. Worked out here because platformdirs takes 10 ms, and this runs every time."""
+    base = Path(environ.get(variable, ""))
+    return (base if base.is_absolute() else Path.home() / default) / "ingle"
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -163,9 +178,10 @@ def _from_file(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageProblem(f"{path} is not valid TOML: {error}", "correct it, or move it away") from None
     values: dict[str, Any] = {}
-    for name, value in table.items():
+    for written, value in table.items():
+        name = written.replace("-", "_")
         if name not in TABLE:
-            raise UsageProblem(f"{path} has an unknown setting {name!r}", f"known are {', '.join(TABLE)}")
+            raise UsageProblem(f"{path} has an unknown setting {written!r}", f"known are {', '.join(TABLE)}")
         if isinstance(value, dict | list):
             raise UsageProblem(f"{path}: {name} is not a single value")
         text = str(value).lower() if isinstance(value, bool) else str(value)

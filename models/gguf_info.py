@@ -66,6 +66,7 @@ class ModelInfo:
     bos_token: str | None
     eos_token: str | None
     add_bos: bool
+    characters: frozenset[str] | None  # all that text may consist of; None: any character has a token
     chat_markers: frozenset[str]  # which of _CHAT_MARKERS are in the vocabulary
     split_count: int
     not_generative: str | None  # "an embedding model: it cannot generate text"
@@ -134,7 +135,8 @@ def read_model_info(path: str | os.PathLike[str], *, require_generative: bool = 
                 gguf_rules.check_tokenizer(header, tokens, vocabulary)
                 gguf_rules.check_tensors(header, len(tokens))
             markers = frozenset(m for m in _CHAT_MARKERS if m.encode() in vocabulary)
-            return _describe(file, header, arch, reason, tokens, markers, split_count, buf)
+            characters = gguf_rules.covered_characters(header, tokens, vocabulary)
+            return _describe(file, header, arch, reason, tokens, markers, characters, split_count, buf)
     except HeaderError as error:
         raise _user_error(file, error) from None
 
@@ -146,6 +148,7 @@ def _describe(
     reason: str | None,
     tokens: list[bytes],
     chat_markers: frozenset[str],
+    characters: frozenset[str] | None,
     split_count: int,
     buf: Buffer,
 ) -> ModelInfo:
@@ -180,6 +183,7 @@ def _describe(
         bos_token=_special_token(header, tokens, "bos", 1),
         eos_token=_special_token(header, tokens, "eos", 2),
         add_bos=_adds_bos(header),
+        characters=characters,
         chat_markers=chat_markers,
         split_count=split_count,
         not_generative=reason,

@@ -167,6 +167,20 @@ def check_tokenizer(header: Header, tokens: Sequence[bytes], vocabulary: Set[byt
             raise HeaderError(f"tokenizer.ggml.{name}_token_id is {token_id} in a vocabulary of {len(tokens)}")
 
 
+def covered_characters(header: Header, tokens: Sequence[bytes], vocabulary: Set[bytes]) -> frozenset[str] | None:
+    """The characters that text for this model may have; None: any.
+
+    SentencePiece falls back to one token a byte. Where a vocabulary lacks them, llama.cpp ends the process
+    (llama_vocab::byte_to_token throws) on the first character that is no token either.
+    """
+    if header.scalars.get("tokenizer.ggml.model") != "llama":
+        return None
+    if all(b"<0x%02X>" % byte in vocabulary or bytes([byte]) in vocabulary for byte in range(256)):
+        return None
+    characters = {text for token in tokens if len(text := token.decode("utf-8", "replace")) == 1}
+    return frozenset(characters | ({" "} if "\N{LOWER ONE EIGHTH BLOCK}" in characters else set()))
+
+
 def _first_duplicate(tokens: Sequence[bytes]) -> bytes:
     seen: set[bytes] = set()
     for token in tokens:

@@ -87,9 +87,17 @@ class BlockPool:
     def grow(self, num_blocks: int) -> None:
         """Add blocks until there are `num_blocks`. Those in use keep their identity."""
         assert num_blocks >= len(self._blocks)
-        new = [Block(index) for index in range(len(self._blocks), num_blocks)]
+        new = [Block(index) for index in range(len(self._blocks), num_blocks)]  # an index is only a name to print
         self._blocks += new
         self._free += reversed(new)
+
+    def shrink(self, num_blocks: int) -> None:
+        """Forget free blocks until there are `num_blocks`; those in use stay."""
+        num_gone = len(self._blocks) - num_blocks
+        assert 0 <= num_gone <= len(self._free)
+        gone = {id(block) for block in self._free[:num_gone]}
+        self._free = self._free[num_gone:]
+        self._blocks = [block for block in self._blocks if id(block) not in gone]
 
     @property
     def num_total(self) -> int:

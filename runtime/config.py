@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ingle.runtime.errors import InvalidRequest
@@ -14,6 +15,12 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_
 """ggml types the KV cache may have (llama.cpp's --cache-type-k/-v)."""
 
 QUANTIZED_KV_TYPES = frozenset(KV_TYPES[3:])
+
+MAX_THREADS = 512
+"""ggml's GGML_MAX_N_THREADS: more end the process."""
+
+MAX_BATCH = 65536
+"""Tokens a step; far beyond it the compute buffers are all there is."""
 
 MAX_SLOTS = 256
 """llama.cpp's LLAMA_MAX_SEQ: the most seq_ids one context can have."""
@@ -39,7 +46,6 @@ class EngineConfig:
     block_size: int = 32  # tokens
     initial_kv_tokens: int = 1024
     num_threads: int | None = None
-    num_threads_batch: int | None = None
     gpu_layers: int | Literal["auto", "all"] = "auto"
     flash_attn: bool | None = None  # None: llama.cpp decides
     type_k: str = "f16"
@@ -48,15 +54,27 @@ class EngineConfig:
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
     enable_prefix_caching: bool = True
+    page_dir: Path | None = None  # KV pages in files under this directory; None: no page store
+    max_host_bytes: int | None = None  # of pages in RAM; None: a tenth of the memory
+    max_disk_bytes: int | None = None  # of pages in files; None: 10 GiB or a tenth of the free disk
     check_integrity: bool = False  # verify every invariant after every step (tests, debugging)
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "kv_tokens", "num_threads", "num_threads_batch", "max_input_tokens", "max_output_tokens"):
+        for name in ("n_ctx", "kv_tokens", "num_threads", "max_input_tokens", "max_output_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidRequest(f"{name} is {value}, which is not 1 or more")
+        for name in ("max_host_bytes", "max_disk_bytes"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise InvalidRequest(f"{name} is {value}, which is not 0 or more")
         for name in ("n_batch", "prefill_chunk", "max_num_seqs", "block_size", "initial_kv_tokens", "max_queue"):
             if (value := getattr(self, name)) < 1:
                 raise InvalidRequest(f"{name} is {value}, which is not 1 or more")
+        if (self.num_threads or 1) > MAX_THREADS:
+            raise InvalidRequest(f"num_threads is {self.num_threads}, which is more than llama.cpp's {MAX_THREADS}")
+        if self.n_batch > MAX_BATCH:
+            raise InvalidRequest(f"n_batch is {self.n_batch}, which is more than {MAX_BATCH}")
+        if isinstance(self.gpu_layers, int) and self.gpu_layers >= 2**31:
+            raise InvalidRequest(f"gpu_layers is {self.gpu_layers}, which is more than any model has")
         if self.max_cached_chains < 0:
             raise InvalidRequest(f"max_cached_chains is {self.max_cached_chains}, which is not 0 or more")
         if self.num_slots > MAX_SLOTS:

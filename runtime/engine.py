@@ -1,6 +1,6 @@
 """The engine: requests in, tokens and text out. Owns one model, one context and one thread's attention.
 
-    with Engine.open(path, EngineConfig()) as engine:
+    with Engine.open(path) as engine:
         rid = engine.add(Request(engine.tokenize("Once", add_special=True, parse_special=False)))
         for output in engine.stream(rid):
             print(output.text, end="")
@@ -13,37 +13,48 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.resolve import ModelRef
+from ingle.runtime.admission import check_request
 from ingle.runtime.blocks import root_hash
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.detokenizer import Detokenizer, TextStream
-from ingle.runtime.engine_info import CELL_STEP, describe, fingerprint
-from ingle.runtime.errors import InvalidRequest, OutOfMemory, PromptTooLong, QueueFull
+from ingle.runtime.elastic_pool import ElasticPool, round_up
+from ingle.runtime.engine_info import CELL_STEP, describe
+from ingle.runtime.errors import InvalidRequest
 from ingle.runtime.executor import Executor
+from ingle.runtime.explain import Miss
+from ingle.runtime.fingerprint import fingerprint
 from ingle.runtime.kv_manager import KVManager
 from ingle.runtime.llama import LlamaModel
-from ingle.runtime.llama_context import FilterChain
+from ingle.runtime.llama_context import FilterChains
 from ingle.runtime.loading import load_model
-from ingle.runtime.metrics import EngineStats
+from ingle.runtime.metrics import Counters, EngineStats, collect
+from ingle.runtime.page_store import open_store
+from ingle.runtime.pager import Pager
 from ingle.runtime.request import (
     FinishReason,
     Request,
     RequestId,
     RequestMetrics,
     RequestOutput,
-    SamplingParams,
     TokenLogprob,
 )
 from ingle.runtime.sampler import Sampler, needs_filters
 from ingle.runtime.scheduler import Scheduler
 from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import Logits, StepResult
+
+MAX_CACHED_STATES = 2
+"""Finished conversations kept resident where each costs a whole recurrent state."""
 
 
 class Engine:
@@ -52,46 +63,60 @@ class Engine:
     def __init__(self, model: LlamaModel, model_info: ModelInfo, config: EngineConfig, stack: ExitStack) -> None:
         self._stack = stack
         self._model = model
-        self._config = config
+        if model.is_stateful:  # every slot has a state of its own, used or not
+            config = replace(config, max_cached_chains=min(config.max_cached_chains, MAX_CACHED_STATES))
         self.info = describe(model, model_info, config)
+        config = replace(config, n_batch=min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP)))
+        self._config = config
         block_size = config.block_size
-        limit = max(config.kv_tokens or self.info.n_ctx, self.info.n_ctx)
-        self._max_cells = _round_up(_round_up(limit, block_size), CELL_STEP)
-        num_cells = min(_round_up(_round_up(config.initial_kv_tokens, block_size), CELL_STEP), self._max_cells)
-        self._executor = Executor(model, config, num_cells)
+        limit = config.kv_tokens or self.info.n_ctx
+        max_cells = round_up(round_up(limit, block_size), CELL_STEP)
+        initial_cells = min(round_up(round_up(config.initial_kv_tokens, block_size), CELL_STEP), max_cells)
+        self._executor = Executor(model, config, initial_cells)
         stack.callback(self._executor.close)
-        shares = self.info.shares_prefixes and config.enable_prefix_caching
         self._kv = KVManager(
-            self._executor.num_cells // block_size, block_size, config.num_slots - 1, model.window, shares
+            self._executor.num_cells // block_size,
+            block_size,
+            config.num_slots - 1,
+            model.window,
+            shares=self.info.shares_prefixes,
+            caches=config.enable_prefix_caching,
         )
         self._scheduler = Scheduler(self._kv, config.n_batch, config.prefill_chunk, config.max_num_seqs)
-        self._fingerprint = fingerprint(model_info, config)
+        self._fingerprint = fingerprint(model_info, config, self.info.num_gpu_layers)
+        self._pool = ElasticPool(self._kv, self._executor, max_cells, whole=model.is_stateful)
+        self._pager: Pager | None = None
+        if config.page_dir is not None and config.enable_prefix_caching:
+            store = open_store(config, self._fingerprint, model_info)
+            stack.callback(store.close)
+            self._pager = Pager(self._kv, self._executor, store)
+        self._characters = model_info.characters
         self._detokenizer = Detokenizer(model.piece)
         self._sequences: dict[RequestId, Sequence] = {}
-        self._filters: dict[tuple[int, float, float, float], FilterChain] = {}
+        self._filters = FilterChains(self.info.n_vocab)
+        stack.callback(self._filters.close)
         self._unread: list[RequestOutput] = []
         self._next_id = 0
         self._interrupted_s: float | None = None
-        self._num_steps = self._num_resizes = self._num_prompt_tokens = self._num_output_tokens = 0
-        self._cache_hits = 0
-        self._last_abort_s: float | None = None
+        self._counters = Counters()
 
     @classmethod
     def open(
         cls,
-        path: Path,
+        source: Path | ModelRef,
         config: EngineConfig | None = None,
         *,
         model_info: ModelInfo | None = None,
         model: LlamaModel | None = None,
     ) -> Engine:
-        """Check the file's header, load the weights, make a small context.
+        """Check the header of the file `source`, load the weights, make a small context.
 
-        `model_info`, `model`: the header and the weights of `path`, where they have been read already; the engine owns
-        the model from here on, and closes it when this raises. Raises `ingle.models.errors.BadModelFile` for a file
-        that is wrong, `EngineError` for what fails later.
+        `model_info`, `model`: the header and the weights of that file, where they have been read already; the engine
+        owns the model from here on, and closes it when this raises. Raises `ingle.models.errors.BadModelFile` for a
+        file that is wrong, `EngineError` for what fails later.
         """
         config = config or EngineConfig()
+        path = source if isinstance(source, Path) else source.path
         with ExitStack() as stack:
             if model is not None:
                 stack.callback(model.close)
@@ -118,13 +143,20 @@ class Engine:
     # -- text ----------------------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of `text`. `add_special`: with the model's BOS/EOS; `parse_special`: names of control tokens
-        count.
+        """Token ids of `text`. `add_special`: with the model's BOS/EOS; `parse_special`: names of control tokens count.
+
+        Raises `InvalidRequest` for a character that the model's vocabulary cannot express.
         """
+        if self._characters is not None and (missing := set(text) - self._characters):
+            raise InvalidRequest(f"the model's vocabulary has no token for {min(missing)!r}", "choose another model")
         return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> str:
         return self._model.detokenize(tokens, special=special)
+
+    def control_tokens(self) -> tuple[str, ...]:
+        """The texts that `parse_special` takes for control tokens, longest first."""
+        return self._model.control_tokens()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +165,7 @@ class Engine:
 
         An interruption from before is over: it was about what ran then.
         """
-        self._check(request)
+        check_request(request, self.info, self._config, len(self._scheduler.waiting))
         self._interrupted_s = None
         self._executor.clear_interrupt()
         sampling = request.sampling
@@ -150,7 +182,7 @@ class Engine:
             root_hash(self._fingerprint, request.cache_salt),
             limit,
             RequestMetrics(time.perf_counter(), seed, len(request.tokens)),
-            Sampler(sampling, seed, self._filter_chain(sampling)),
+            Sampler(sampling, seed, self._filters.get(sampling) if needs_filters(sampling) else None),
             TextStream(self._detokenizer, sampling.stop),
         )
         self._sequences[rid] = sequence
@@ -165,7 +197,7 @@ class Engine:
         since_s = self._interrupted_s or time.perf_counter()
         output = self._finish(sequence, FinishReason.ABORT)
         self._executor.apply(self._kv.take_ops())
-        self._last_abort_s = time.perf_counter() - since_s
+        self._counters.last_abort_s = time.perf_counter() - since_s
         return output
 
     def interrupt(self) -> None:
@@ -182,11 +214,12 @@ class Engine:
         """
         try:
             while rid in self._sequences or any(output.request_id == rid for output in self._unread):
+                if self._interrupted_s is not None and (last := self.abort(rid)) is not None:
+                    yield last
+                    return
                 outputs = self.step()
                 self._unread += [output for output in outputs if output.request_id != rid]
                 yield from (output for output in outputs if output.request_id == rid)
-                if self._interrupted_s is not None and (last := self.abort(rid)) is not None:
-                    yield last
         finally:
             self.abort(rid)
 
@@ -200,12 +233,18 @@ class Engine:
         outputs = self._unread + self._end_early()
         self._unread = []
         self._grow_pool()
+        if self._pager is not None:
+            self._pager.restore_next(self._scheduler)
         plan = self._scheduler.schedule()
         if not plan.rows:
             self._executor.apply(plan.ops)
             return outputs + self._fail_stuck()
         self._note_starts()
-        outputs += self._update(self._executor.execute(plan))
+        started = time.perf_counter()
+        result = self._executor.execute(plan)
+        if self._pager is not None and result.computed and plan.num_tokens >= 2 * len(plan.rows):
+            self._pager.note_prefill(plan.num_tokens, time.perf_counter() - started)
+        outputs += self._update(result)
         if self._config.check_integrity:
             self.check()
         return outputs
@@ -215,37 +254,21 @@ class Engine:
         self._kv.clear_cache()
         self._executor.apply(self._kv.take_ops())
 
-    # -- before the decode ---------------------------------------------------------------------------------------------
+    def shrink(self) -> bool:
+        """Give back KV memory that nothing running needs; whether there was any. With a page store, finished
+        conversations are forgotten here and found there."""
+        if self._pager is not None:
+            self.clear_cache()
+        return self._pool.shrink()
 
-    def _check(self, request: Request) -> None:
-        """Refuse what can never be served, with the numbers, before it costs anything."""
-        ids = np.asarray(request.tokens)
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InvalidRequest("the prompt is not a list of token ids")
-        num_tokens, num_vocab = len(ids), self.info.n_vocab
-        outside = ids[(ids < 0) | (ids >= num_vocab)]
-        if len(outside):
-            raise InvalidRequest(f"token id {outside[0]} is not in the vocabulary of {num_vocab}")
-        if any(not 0 <= token < num_vocab for token in request.sampling.logit_bias):
-            raise InvalidRequest(f"logit_bias names a token that is not in the vocabulary of {num_vocab}")
-        if num_tokens >= self.info.n_ctx:
-            raise PromptTooLong(num_tokens, self.info.n_ctx)
-        if self._config.max_input_tokens is not None and num_tokens > self._config.max_input_tokens:
-            raise PromptTooLong(num_tokens, self._config.max_input_tokens, "the input limit")
-        if len(self._scheduler.waiting) >= self._config.max_queue:
-            raise QueueFull(f"{self._config.max_queue} requests are waiting already", "try again later")
-
-    def _filter_chain(self, sampling: SamplingParams) -> FilterChain | None:
-        """llama.cpp's filters for these settings; requests with the same settings share one, since it has no state."""
-        if not needs_filters(sampling):
+    def explain(self, tokens: SequenceOf[int], num_cached_tokens: int, cache_salt: str = "") -> Miss | None:
+        """Why a prompt of `tokens` was reused up to `num_cached_tokens` and no further; ``None``: it could not be."""
+        if self._pager is None or num_cached_tokens >= len(tokens) - 1:
             return None
-        key = (sampling.top_k, sampling.typical_p, sampling.top_p, sampling.min_p)
-        if (chain := self._filters.get(key)) is None:
-            top_k, typical_p, top_p, min_p = key
-            chain = FilterChain(self.info.n_vocab, top_k=top_k, typical_p=typical_p, top_p=top_p, min_p=min_p)
-            self._stack.callback(chain.close)
-            self._filters[key] = chain
-        return chain
+        root = root_hash(self._fingerprint, cache_salt)
+        return self._pager.explain(np.asarray(tokens, dtype=np.int32), num_cached_tokens, root)
+
+    # -- before the decode ---------------------------------------------------------------------------------------------
 
     def _end_early(self) -> list[RequestOutput]:
         """Requests that end before this step: past their deadline, or with no token to give."""
@@ -260,22 +283,9 @@ class Engine:
         return outputs
 
     def _grow_pool(self) -> None:
-        """If blocks are short and the limit allows, move to a larger context. If memory refuses, make do with this
-        one.
-        """
-        if self._executor.num_cells >= self._max_cells or (short := self._scheduler.num_blocks_short()) <= 0:
-            return
-        wanted = (self._kv.pool.num_total + short) * self._kv.block_size
-        num_cells = min(_round_up(max(wanted, 2 * self._executor.num_cells), CELL_STEP), self._max_cells)
-        self._executor.apply(self._kv.take_ops())
-        try:
-            self._executor.resize(num_cells, self._kv.runs(), whole=not self.info.shares_prefixes)
-        except OutOfMemory:
-            self._max_cells = self._executor.num_cells
-            return
-        self._num_resizes += 1
-        self._kv.pool.grow(self._executor.num_cells // self._kv.block_size)
-        self._kv.set_first_positions(self._executor.first_positions())
+        """If blocks are short, have more. What a page store has can make room; without one, growing keeps it."""
+        if self._pool.can_grow:
+            self._pool.grow(self._scheduler.num_blocks_short(keep_cached=self._pager is None))
 
     def _fail_stuck(self) -> list[RequestOutput]:
         """Nothing runs and the first in line does not fit the pool, which cannot grow: it alone fails."""
@@ -292,14 +302,14 @@ class Engine:
             metrics = item.sequence.metrics
             if metrics.first_scheduled_s is None:
                 metrics.first_scheduled_s = now
-                self._num_prompt_tokens += metrics.num_prompt_tokens
-                self._cache_hits += metrics.num_cached_tokens
+                self._counters.num_prompt_tokens += metrics.num_prompt_tokens
+                self._counters.num_cached_tokens += metrics.num_cached_tokens
 
     # -- after the decode ----------------------------------------------------------------------------------------------
 
     def _update(self, result: StepResult) -> list[RequestOutput]:
         """Commit what was computed; sample a token for every sequence that has no pending one left."""
-        self._num_steps += 1
+        self._counters.num_steps += 1
         self._scheduler.update_computed(result.computed)
         self._kv.set_first_positions(result.first_positions)
         if not result.computed:
@@ -307,6 +317,9 @@ class Engine:
                 self._kv.restart()
             self._executor.apply(self._kv.take_ops())
             return [] if result.interrupted else self._shed()
+        filled = self._kv.take_filled()
+        if self._pager is not None:
+            self._pager.save(filled)
         outputs: list[RequestOutput] = []
         for item in self._scheduler.scheduled:
             if item.sequence.num_pending == 0:
@@ -318,11 +331,8 @@ class Engine:
         token = sequence.sampler.sample(logits, sequence.tokens)
         logprob = sequence.sampler.logprob(logits, token)
         metrics = sequence.metrics
-        metrics.last_token_s = time.perf_counter()
-        if metrics.first_token_s is None:
-            metrics.first_token_s = metrics.last_token_s
-        metrics.num_output_tokens += 1
-        self._num_output_tokens += 1
+        metrics.note_token(time.perf_counter())
+        self._counters.num_output_tokens += 1
         sequence.append(token)
         ends = not sequence.request.sampling.ignore_eos and self._model.is_eog(token)
         text = "" if ends else sequence.text.push(token)
@@ -356,6 +366,11 @@ class Engine:
         error: str | None = None,
     ) -> RequestOutput:
         """End a sequence: its blocks are available, its last output says why."""
+        metrics = sequence.metrics
+        if self._pager is not None:
+            metrics.saved_s = self._pager.saved_s(metrics.num_cached_tokens, metrics.restore_s)
+            if not self._kv.shares and sequence.table is not None:
+                self._pager.save_whole(sequence.table)
         self._scheduler.remove(sequence)
         del self._sequences[sequence.id]
         sequence.metrics.finished_s = time.perf_counter()
@@ -374,29 +389,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counts now and since the engine was opened."""
-        running = self._scheduler.running
-        contexts = [sequence.num_tokens for sequence in running]
-        blocks = self._kv.counts()
-        return EngineStats(
-            num_requests_running=len(running),
-            num_requests_waiting=len(self._scheduler.waiting),
-            mean_context_tokens=sum(contexts) / len(contexts) if contexts else 0.0,
-            max_context_tokens=max(contexts, default=0),
-            block_size=self._kv.block_size,
-            num_blocks_total=blocks.total,
-            num_blocks_used=blocks.used,
-            num_blocks_shared=blocks.shared,
-            num_blocks_cached=blocks.cached,
-            num_blocks_free=blocks.free,
-            peak_blocks_used=blocks.peak_used,
-            num_steps=self._num_steps,
-            num_pool_resizes=self._num_resizes,
-            num_preemptions=self._scheduler.num_preemptions,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_output_tokens=self._num_output_tokens,
-            prefix_cache_hits_tokens=self._cache_hits,
-            last_abort_s=self._last_abort_s,
-        )
+        pages = None if self._pager is None else self._pager.stats()
+        return collect(self._scheduler, self._kv, self._counters, self._pool.num_resizes, pages)
 
     def check(self) -> None:
         """Assert every invariant of the blocks, and that llama.cpp's cells agree with the tables."""
@@ -404,7 +398,3 @@ class Engine:
         self._kv.check()
         if self.info.shares_prefixes:
             self._executor.check({table.slot: table.num_tokens for table in self._kv.tables()})
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from ingle.models.gguf_info import ModelInfo
 from ingle.models.memory import available_memory_bytes
 from ingle.runtime.config import EngineConfig
-from ingle.runtime.errors import OutOfMemory
+from ingle.runtime.errors import InvalidRequest, OutOfMemory
 from ingle.runtime.llama import LlamaModel, supports_gpu_offload
 from ingle.runtime.loading import gpu_layers_to_ask
 
@@ -42,7 +41,7 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
     if not shares:
         kind = "recurrent" if model.is_recurrent else "hybrid"
         notes.append(
-            f"{model_info.architecture} is a {kind} model: its state cannot be shared, so prompts are not reused"
+            f"{model_info.architecture} is a {kind} model: only a whole conversation is reused, not a part of one"
         )
     num_gpu_layers = min(gpu_layers_to_ask(config), model.num_layers + 1) if supports_gpu_offload() else 0
     if config.gpu_layers not in ("auto", 0) and not supports_gpu_offload():
@@ -63,11 +62,15 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
 
 def _context_limit(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> tuple[int, list[str]]:
     """The longest a request may grow, and what to say about it. Raises `OutOfMemory` where that can never fit."""
-    bytes_per_token = model_info.kv_bytes_per_token(config.type_k, config.type_v)
+    try:
+        bytes_per_token = model_info.kv_bytes_per_token(config.type_k, config.type_v)
+    except ValueError as error:
+        types = f"-ctk {config.type_k} -ctv {config.type_v}"
+        raise InvalidRequest(f"{types} does not fit this model's heads: {error}", "use f16 for both") from None
     available = available_memory_bytes()
     if config.n_ctx is None:
         fitting = int(available * AUTO_MEMORY_SHARE) // bytes_per_token if bytes_per_token else model.n_ctx_train
-        n_ctx = max(CELL_STEP, min(model.n_ctx_train, fitting))
+        n_ctx = min(model.n_ctx_train, max(CELL_STEP, fitting), config.kv_tokens or model.n_ctx_train)
         notes = []
         if n_ctx < model.n_ctx_train:
             notes.append(f"context limited to {n_ctx} of {model.n_ctx_train} tokens by free memory")
@@ -79,10 +82,3 @@ def _context_limit(model: LlamaModel, model_info: ModelInfo, config: EngineConfi
     if config.n_ctx > model.n_ctx_train:
         return config.n_ctx, [f"the model was trained for {model.n_ctx_train} tokens of context, not {config.n_ctx}"]
     return config.n_ctx, []
-
-
-def fingerprint(model_info: ModelInfo, config: EngineConfig) -> bytes:
-    """What decides the bytes of KV besides the tokens: the file, the cache types, the kernels."""
-    stat = model_info.path.stat()
-    parts = (model_info.path.resolve(), stat.st_size, stat.st_mtime_ns, config.type_k, config.type_v, config.flash_attn)
-    return hashlib.blake2b(repr(parts).encode(), digest_size=32).digest()

@@ -12,8 +12,9 @@ import numpy as np
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import EngineError
 from ingle.runtime.llama import LlamaModel
-from ingle.runtime.llama_context import LlamaContext
+from ingle.runtime.llama_context import Interrupt, LlamaContext
 from ingle.runtime.moving import move_cells
+from ingle.runtime.page import Payload
 from ingle.runtime.step import CellRun, CopyCells, DropCells, KvOp, Logits, StepPlan, StepResult
 
 _DONE, _NO_CELLS, _INTERRUPTED = 0, 1, 2  # llama_decode
@@ -25,7 +26,8 @@ class Executor:
     def __init__(self, model: LlamaModel, config: EngineConfig, num_cells: int) -> None:
         self._model = model
         self._config = config
-        self._context = LlamaContext(model, num_cells, config)
+        self._interrupt = Interrupt()
+        self._context = LlamaContext(model, num_cells, config, self._interrupt)
         self._scratch = config.num_slots - 1  # a slot that no table gets, for moving cells through
         self._no_logits: Logits = np.empty((0, model.num_vocab), dtype=np.float32)
 
@@ -38,10 +40,10 @@ class Executor:
 
     def interrupt(self) -> None:
         """Cut short a step that is under way, if it is interruptible. Safe from other threads and signal handlers."""
-        self._context.interrupt()
+        self._interrupt.is_set = True
 
     def clear_interrupt(self) -> None:
-        self._context.clear_interrupt()
+        self._interrupt.is_set = False
 
     def apply(self, ops: Iterable[KvOp]) -> None:
         """Carry out block operations, in order."""
@@ -71,7 +73,7 @@ class Executor:
             at = end
         code = context.decode(at, interruptible=plan.interruptible)
         if code in (_NO_CELLS, _INTERRUPTED):
-            context.clear_interrupt()
+            self._interrupt.is_set = False
             if self._model.is_stateful and code == _INTERRUPTED:
                 context.clear()  # llama.cpp has marked states as moved that were not: none can be trusted
             return StepResult(self._no_logits, False, code == _INTERRUPTED, self.first_positions())
@@ -81,11 +83,11 @@ class Executor:
         return StepResult(logits, first_positions=self.first_positions())
 
     def resize(self, num_cells: int, runs: Iterable[CellRun], *, whole: bool) -> None:
-        """Move to a context of `num_cells` cells. Raises `OutOfMemory`, and keeps the old context, if it cannot be had.
+        """Move to a context of `num_cells` cells. Raises `EngineError`, and keeps the old context, if it cannot be had.
 
         `whole`: slots cannot be split (recurrent, hybrid), and move as they are.
         """
-        old, new = self._context, LlamaContext(self._model, num_cells, self._config)
+        old, new = self._context, LlamaContext(self._model, num_cells, self._config, self._interrupt)
         try:
             if whole:
                 for slot in {run.slots[0] for run in runs}:
@@ -97,6 +99,45 @@ class Executor:
             raise
         self._context = new
         old.close()
+
+    def save_cells(self, slot: int, start: int, end: int) -> Payload:
+        """The cells of `slot` at positions [start, end), as bytes that any context made alike can restore."""
+        context = self._context
+        context.copy_cells(slot, self._scratch, start, end)
+        payload = context.save(self._scratch)
+        context.drop_cells(self._scratch, 0)
+        return payload
+
+    def restore_cells(self, slot: int, start: int, end: int, payload: Payload) -> bool:
+        """Add saved cells, which must be those of positions [start, end), to `slot`. False, and nothing changed, where
+        llama.cpp does not accept the bytes."""
+        context = self._context
+        try:
+            context.restore(self._scratch, payload)
+        except EngineError:
+            context.drop_cells(self._scratch, 0)
+            return False
+        fits = context.num_positions(self._scratch) == end and context.first_position(self._scratch) == start
+        if fits:
+            context.copy_cells(self._scratch, slot, start, end)
+        context.drop_cells(self._scratch, 0)
+        return fits
+
+    def save_slot(self, slot: int) -> Payload:
+        """All of `slot`, as bytes: the only way for recurrent and hybrid models."""
+        return self._context.save(slot)
+
+    def restore_slot(self, slot: int, payload: Payload, num_tokens: int) -> bool:
+        """Replace all of `slot` by what was saved of `num_tokens`. False, and the slot is empty, where that fails."""
+        try:
+            self._context.restore(slot, payload)
+        except EngineError:
+            self._context.drop_cells(slot, 0)
+            return False
+        if self._context.num_positions(slot) == num_tokens:
+            return True
+        self._context.drop_cells(slot, 0)
+        return False
 
     def first_positions(self) -> dict[int, int]:
         """Of each slot, the position from which on all its cells are there; empty for models without windows."""

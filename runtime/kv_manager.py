@@ -41,15 +41,26 @@ class KVManager:
     nothing retired.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, num_slots: int, window: int | None, shares: bool) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_slots: int,
+        window: int | None,
+        *,
+        shares: bool,
+        caches: bool = True,
+    ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks, block_size)
         self.index = PrefixIndex(block_size, window)
         self.shares = shares
+        self.caches = caches
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._running: list[BlockTable] = []
         self._retired: list[BlockTable] = []  # least recently used first
         self._ops: list[KvOp] = []
+        self._filled: list[tuple[BlockTable, int]] = []
 
     # -- a table's life ----------------------------------------------------------------------------------------------
 
@@ -113,6 +124,7 @@ class KVManager:
             if len(block.tokens) == self.block_size and block.parent is not None:
                 block.hash = chain_hash(block.parent, _token_bytes(block.tokens))
                 self.index.add_full(block)
+                self._filled.append((table, number))
 
     def rollback(self, table: BlockTable) -> None:
         """Cells past the committed tokens hold what does not count (rejected drafts, a step cut short): drop them."""
@@ -129,9 +141,18 @@ class KVManager:
             table.num_tokens = 0
         self._ops.clear()
 
+    def cut_open_block(self, table: BlockTable) -> None:
+        """Forget the part of a block at the end of `table`, if there is one; reserved blocks stay."""
+        num_full, rest = divmod(table.num_tokens, self.block_size)
+        if rest:
+            num_reserved = len(table.blocks)
+            self._cut(table, num_full)
+            reserved = self.reserve(table, num_reserved * self.block_size)
+            assert reserved, "blocks just given back are not there"
+
     def retire(self, table: BlockTable) -> None:
         """Its sequence has ended or has to wait: keep the blocks for whoever comes with the same prefix."""
-        if not self.shares or table.num_tokens == 0:
+        if table.num_tokens == 0 or not self.caches:
             self.release(table)
             return
         self._trim(table, self.num_blocks_for(table.num_tokens))
@@ -164,6 +185,16 @@ class KVManager:
         ops = tuple(self._ops)
         self._ops.clear()
         return ops
+
+    def take_filled(self) -> list[tuple[BlockTable, int]]:
+        """The blocks, as (table, number in it), that `commit` has filled since the last call."""
+        filled, self._filled = self._filled, []
+        return filled
+
+    def num_resident_tokens(self, tokens: Tokens, root: ChainHash) -> int:
+        """How many of `tokens` `open` would find."""
+        match = self._match(tokens, root)
+        return 0 if match is None else match.num_tokens
 
     def set_first_positions(self, first_positions: dict[int, int]) -> None:
         """What the context still has of each slot in its sliding-window layers. What is gone never comes back."""
@@ -230,7 +261,15 @@ class KVManager:
     # -- how ---------------------------------------------------------------------------------------------------------
 
     def _match(self, tokens: Tokens, root: ChainHash) -> PrefixMatch | None:
-        return self.index.match(tokens, root) if self.shares else None
+        if not self.caches:
+            return None
+        if self.shares:
+            return self.index.match(tokens, root)
+        whole = [table for table in self._retired if table.root == root and _begins_with(tokens, table)]
+        if not whole:
+            return None
+        longest = max(whole, key=lambda table: table.num_tokens)
+        return PrefixMatch(longest, longest.num_tokens, longest.num_tokens // self.block_size)
 
     def _num_missing(self, match: PrefixMatch | None, num_tokens: int) -> int:
         """Blocks to allocate for `num_tokens` beyond those that `match` shares."""
@@ -294,7 +333,7 @@ class KVManager:
             while num_kept and self.pool.num_free < target:
                 num_kept -= 1
                 self._trim(table, num_kept)
-            if num_kept * self.block_size > table.first_position:
+            if self.shares and num_kept * self.block_size > table.first_position:
                 self._cut(table, num_kept)
             else:  # nothing left, or nothing that could be used
                 self.release(table)
@@ -338,6 +377,14 @@ class KVManager:
                 if id(block) not in seen and not any(id(holder) in running for holder in block.holders):
                     seen.add(id(block))
                     yield block
+
+
+def _begins_with(tokens: Tokens, table: BlockTable) -> bool:
+    """Whether `table`'s tokens are the beginning of `tokens`, and not all of them."""
+    if table.num_tokens >= len(tokens):
+        return False
+    ids: list[int] = tokens[: table.num_tokens].tolist()
+    return ids == [token for block in table.blocks for token in block.tokens]
 
 
 def _hash_of(block: Block) -> ChainHash:

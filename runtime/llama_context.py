@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import EngineError, OutOfMemory
 from ingle.runtime.llama import LlamaModel, clear_log, last_error, lib
+from ingle.runtime.request import SamplingParams
 from ingle.runtime.step import Logits, Tokens
 
 GGML_TYPES = {
@@ -24,19 +25,34 @@ GGML_TYPES = {
 } | {"bf16": 30}  # GGML_TYPE_BF16, which the bindings leave out
 
 
+class Interrupt:
+    """A flag that llama.cpp's abort callback reads: while it is set, interruptible decodes return 2.
+
+    May be set by other threads and by signal handlers; outlives the contexts that read it.
+    """
+
+    __slots__ = ("is_set",)
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
 class LlamaContext:
     """A context: its KV cells, compute buffers and one reusable batch (llama_init_from_model)."""
 
-    def __init__(self, model: LlamaModel, num_cells: int, config: EngineConfig) -> None:
-        """Allocate `num_cells` cells, shared by all slots. Raises `OutOfMemory` when llama.cpp gets no memory for
-        them.
+    def __init__(
+        self, model: LlamaModel, num_cells: int, config: EngineConfig, interrupt: Interrupt | None = None
+    ) -> None:
+        """Allocate `num_cells` cells, shared by all slots.
+
+        Raises `OutOfMemory` when llama.cpp gets no memory for them, `EngineError` when it refuses for another reason.
+        While `interrupt` is set, interruptible decodes are cut short.
         """
         params = lib.llama_context_default_params()
         params.n_ctx = num_cells
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = params.n_outputs_max = config.num_slots
-        params.n_threads = config.threads()
-        params.n_threads_batch = config.num_threads_batch or params.n_threads
+        params.n_threads = params.n_threads_batch = config.threads()
         params.flash_attn_type = {None: -1, False: 0, True: 1}[config.flash_attn]
         params.type_k = GGML_TYPES[config.type_k]
         params.type_v = GGML_TYPES[config.type_v]
@@ -46,15 +62,17 @@ class LlamaContext:
         clear_log()
         self._handle = lib.llama_init_from_model(model.handle, params)
         if not self._handle:
-            raise OutOfMemory(f"no context of {num_cells} tokens: {last_error()}", "choose a smaller -c/--ctx-size")
+            reason = last_error()
+            if "alloc" in reason or "memory" in reason:
+                raise OutOfMemory(f"no context of {num_cells} tokens: {reason}", "choose a smaller -c/--ctx-size")
+            raise EngineError(f"llama.cpp made no context: {reason}")
         self.num_cells: int = lib.llama_n_ctx(self._handle)
-        self.num_slots = config.num_slots
         self._memory = lib.llama_get_memory(self._handle)
         self._num_vocab = model.num_vocab
         self._views: dict[tuple[int, int], Logits] = {}
         self._make_batch(config.n_batch)
-        self._interrupted = False
-        self._abort_callback = lib.ggml_abort_callback(lambda _: self._interrupted)
+        interrupt = interrupt or Interrupt()
+        self._abort_callback = lib.ggml_abort_callback(lambda _: interrupt.is_set)
         self._watching = False
 
     def _make_batch(self, capacity: int) -> None:
@@ -103,13 +121,6 @@ class LlamaContext:
             view = np.ctypeslib.as_array(array_type.from_address(key[0]))
             self._views[key] = view.reshape(num_rows, self._num_vocab)
         return self._views[key]
-
-    def interrupt(self) -> None:
-        """Make an interruptible decode that is under way return 2. Safe from other threads and from signal handlers."""
-        self._interrupted = True
-
-    def clear_interrupt(self) -> None:
-        self._interrupted = False
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -183,6 +194,27 @@ class FilterChain:
 
     def close(self) -> None:
         self._stack.close()
+
+
+class FilterChains:
+    """One `FilterChain` for each combination of settings in use; chains have no state, so requests share them."""
+
+    def __init__(self, num_vocab: int) -> None:
+        self._num_vocab = num_vocab
+        self._chains: dict[tuple[int, float, float, float], FilterChain] = {}
+
+    def get(self, params: SamplingParams) -> FilterChain:
+        key = (params.top_k, params.typical_p, params.top_p, params.min_p)
+        if (chain := self._chains.get(key)) is None:
+            top_k, typical_p, top_p, min_p = key
+            chain = FilterChain(self._num_vocab, top_k=top_k, typical_p=typical_p, top_p=top_p, min_p=min_p)
+            self._chains[key] = chain
+        return chain
+
+    def close(self) -> None:
+        for chain in self._chains.values():
+            chain.close()
+        self._chains.clear()
 
 
 def _pointer(array: npt.NDArray[Any], to: Any) -> Any:

@@ -72,6 +72,10 @@ class PrefixIndex:
                 return best
         return None
 
+    def children(self, parent: ChainHash) -> list[tuple[int, ...]]:
+        """The tokens of every resident block that follows `parent`."""
+        return [tuple(block.tokens) for block in self._by_parent.get(parent, ())]
+
     def _candidates(
         self, tokens: Tokens, parent: ChainHash, chain: list[list[Block]]
     ) -> Iterator[tuple[BlockTable, int]]:

@@ -66,8 +66,11 @@ class SamplingParams:
         for name in ("top_p", "min_p", "typical_p"):
             if not 0.0 <= (value := getattr(self, name)) <= 1.0:
                 refuse(name, value, "between 0 and 1")
-        if self.repeat_penalty <= 0:
-            refuse("repeat_penalty", self.repeat_penalty, "above 0")
+        if not 0.01 <= self.repeat_penalty <= 100:
+            refuse("repeat_penalty", self.repeat_penalty, "between 0.01 and 100")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -100 <= (value := getattr(self, name)) <= 100:
+                refuse(name, value, "between -100 and 100")
         if self.penalty_last_n < -1:
             refuse("penalty_last_n", self.penalty_last_n, "-1 (all), 0 (off) or more")
         if self.seed is not None and not 0 <= self.seed < 2**64:
@@ -75,8 +78,8 @@ class SamplingParams:
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             refuse("logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
         for token, bias in self.logit_bias.items():
-            if math.isnan(bias) or bias == math.inf:  # minus infinity bans a token
-                refuse(f"logit_bias of token {token}", bias, "a finite number or -inf")
+            if bias != -math.inf and not -1e6 <= bias <= 1e6:  # minus infinity bans a token
+                refuse(f"logit_bias of token {token}", bias, "between -1e6 and 1e6, or -inf")
         if any(not text for text in self.stop):
             raise InvalidRequest("a stop string is empty")
 
@@ -129,12 +132,26 @@ class RequestMetrics:
     seed: int
     num_prompt_tokens: int
     num_cached_tokens: int = 0  # prompt tokens whose KV was found, not computed
+    num_host_tokens: int = 0  # of those, found in the page store's RAM …
+    num_disk_tokens: int = 0  # … and in its files
+    restore_s: float = 0.0  # bringing them back
+    saved_s: float | None = None  # about what computing them would have taken more, where that is known
     num_output_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
     finished_s: float | None = None
+    itl_s: list[float] = field(default_factory=list)  # the gap before each token but the first
+
+    def note_token(self, now: float) -> None:
+        """A token came at `now`."""
+        if self.first_token_s is None:
+            self.first_token_s = now
+        if self.last_token_s is not None:
+            self.itl_s.append(now - self.last_token_s)
+        self.last_token_s = now
+        self.num_output_tokens += 1
 
     @property
     def queue_s(self) -> float | None:

@@ -92,15 +92,17 @@ class Scheduler:
             else:
                 self.kv.rollback(table)
 
-    def num_blocks_short(self) -> int:
-        """Blocks that the running sequences, and the waiting ones there is a seat for, want beyond the free ones."""
+    def num_blocks_short(self, *, keep_cached: bool) -> int:
+        """Blocks that the running sequences, and the waiting ones there is a seat for, want beyond the free ones; and
+        beyond those that only finished ones hold, unless `keep_cached`."""
         wanted = 0
         for sequence in self.running:
             assert sequence.table is not None
             wanted += max(0, self.kv.num_blocks_for(sequence.num_tokens) - len(sequence.table.blocks))
         for sequence in self.waiting[: self.max_num_seqs - len(self.running)]:
             wanted += self.kv.num_blocks_wanted(sequence.tokens, sequence.root, sequence.num_tokens + 1)
-        return wanted - self.kv.pool.num_free
+        short = wanted - self.kv.pool.num_free
+        return short if keep_cached or short <= 0 else wanted - self.kv.num_available()
 
     def _reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Schedule `num_tokens` of a running sequence, parking others behind it, or itself, if blocks run out."""
@@ -121,6 +123,7 @@ class Scheduler:
         self.running.remove(sequence)
         self.kv.retire(sequence.table)
         sequence.table = None
+        sequence.is_looked_up = False
         sequence.metrics.num_preemptions += 1
         self.num_preemptions += 1
         self.add(sequence)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ingle.runtime.blocks import BlockTable, ChainHash
 from ingle.runtime.detokenizer import TextStream
-from ingle.runtime.request import FinishReason, Request, RequestId, RequestMetrics
+from ingle.runtime.request import Request, RequestId, RequestMetrics
 from ingle.runtime.sampler import Sampler
 from ingle.runtime.step import Tokens
 
@@ -18,7 +18,7 @@ class Sequence:
     """Mutable state of one request. Belongs to the engine's thread."""
 
     __slots__ = (
-        "_buffer", "finish_reason", "id", "max_tokens", "metrics", "num_prompt_tokens", "num_tokens", "request", "root",
+        "_buffer", "id", "is_looked_up", "max_tokens", "metrics", "num_prompt_tokens", "num_tokens", "request", "root",
         "sampler", "table", "text",
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ class Sequence:
         self.sampler = sampler
         self.text = text
         self.table: BlockTable | None = None  # None: waiting
-        self.finish_reason: FinishReason | None = None
+        self.is_looked_up = False  # in the page store, since it began to wait
         self.num_prompt_tokens = self.num_tokens = len(request.tokens)
         self._buffer: Tokens = np.empty(self.num_tokens + 64, dtype=np.int32)
         self._buffer[: self.num_tokens] = request.tokens

@@ -4,6 +4,7 @@ nothing.
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,20 +52,35 @@ class CellArray:
         for cell in self.cells:
             cell.slots.clear()
 
-    def put(self, slot: int, position: int, token: int) -> None:
+    def put(self, rows: list[tuple[int, int, int]]) -> None:
+        """Cells for all (slot, position, token) of a batch: found first, by what is there before it, and then
+        filled.
+        """
+        last = {slot: max(self.of(slot)) for slot in {slot for cell in self.cells for slot in cell.slots}}
+        chosen: list[Cell] = []
         for _ in range(len(self.cells)):
+            if len(chosen) == len(rows):
+                break
             cell = self.cells[self.head]
             self.head = (self.head + 1) % len(self.cells)
-            if not cell.slots:
-                break
-            if self.window is not None and len(cell.slots) == 1:
-                (owner,) = cell.slots
-                if cell.position <= max(self.of(owner)) + 1 - self.window:
-                    self.drop(owner, 0, cell.position + 1)
-                    break
-        else:
-            raise AssertionError("no cell is free although the block manager counted one")
-        cell.position, cell.token, cell.slots = position, token, {slot}
+            if not cell.slots or (len(cell.slots) == 1 and self.is_past(cell, last)):
+                chosen.append(cell)
+        assert len(chosen) == len(rows), "no cells are free although the block manager counted them"
+        for cell in chosen:
+            for owner in list(cell.slots):
+                self.drop(owner, 0, cell.position + 1)
+        for cell, (slot, position, token) in zip(chosen, rows, strict=True):
+            cell.position, cell.token, cell.slots = position, token, {slot}
+
+    def is_past(self, cell: Cell, last: dict[int, int]) -> bool:
+        """Whether its only slot's next token will not see this cell."""
+        (owner,) = cell.slots
+        return self.window is not None and cell.position <= last[owner] + 1 - self.window
+
+
+def batch(plan: StepPlan) -> list[tuple[int, int, int]]:
+    """(slot, position, token) of every token of a plan."""
+    return [(row.slot, row.start + i, token) for row in plan.rows for i, token in enumerate(row.tokens.tolist())]
 
 
 class FakeContext:
@@ -100,26 +116,25 @@ class FakeContext:
         self.apply(plan.ops)
         assert len({row.slot for row in plan.rows}) == len(plan.rows), "a slot has two rows"
         if interrupt:  # cells were found for its rows, whatever had to give way, and then dropped
+            for array in self.arrays():
+                array.put(batch(plan))
             for row in plan.rows if self.shares else ():
-                for offset, token in enumerate(row.tokens.tolist()):
-                    for array in self.arrays():
-                        array.put(row.slot, row.start + offset, token)
                 self.drop_cells(row.slot, row.start)
             for array in () if self.shares else self.arrays():
                 array.clear()
             return StepResult(np.empty((0, 0), np.float32), False, True, self.first_positions())
+        for array in self.arrays():
+            array.put(batch(plan))
         for row in plan.rows:
-            for offset, token in enumerate(row.tokens.tolist()):
-                for array in self.arrays():
-                    array.put(row.slot, row.start + offset, token)
+            for offset in range(len(row.tokens)):
                 self.attend(row.slot, row.start + offset, sequences[row.slot].tolist())
         return StepResult(np.empty((0, 0), np.float32), first_positions=self.first_positions())
 
     def attend(self, slot: int, position: int, tokens: list[int]) -> None:
-        seen = self.full.of(slot)
+        seen = {p: t for p, t in self.full.of(slot).items() if p <= position}
         assert seen == dict(enumerate(tokens[: position + 1])), f"slot {slot} at {position} sees {seen}"
         if self.sliding is not None and self.window is not None:
-            seen = {p: t for p, t in self.sliding.of(slot).items() if p > position - self.window}
+            seen = {p: t for p, t in self.sliding.of(slot).items() if position - self.window < p <= position}
             first = max(0, position - self.window + 1)
             assert seen == {p: tokens[p] for p in range(first, position + 1)}, (
                 f"slot {slot} at {position}: window {seen}"
@@ -159,5 +174,29 @@ class FakeContext:
     def restore(self, slot: int, data: list[dict[int, int]]) -> None:
         for array, cells in zip(self.arrays(), data, strict=True):
             assert not array.of(slot)
-            for position, token in sorted(cells.items()):
-                array.put(slot, position, token)
+            array.put([(slot, position, token) for position, token in sorted(cells.items())])
+
+    # -- what the pager asks of an executor --
+
+    def save_cells(self, slot: int, start: int, end: int) -> np.ndarray:
+        scratch = self.num_slots
+        self.copy_cells(slot, scratch, start, end)
+        saved = self.save(scratch)
+        self.drop_cells(scratch, 0)
+        assert all(sorted(cells) == list(range(start, end)) for cells in saved), "a page is saved that lacks cells"
+        return np.frombuffer(pickle.dumps(saved), dtype=np.uint8)
+
+    def restore_cells(self, slot: int, start: int, end: int, payload: np.ndarray) -> bool:
+        scratch = self.num_slots
+        self.restore(scratch, pickle.loads(payload.tobytes()))
+        self.copy_cells(scratch, slot, start, end)
+        self.drop_cells(scratch, 0)
+        return True
+
+    def save_slot(self, slot: int) -> np.ndarray:
+        return np.frombuffer(pickle.dumps(self.save(slot)), dtype=np.uint8)
+
+    def restore_slot(self, slot: int, payload: np.ndarray, num_tokens: int) -> bool:
+        self.drop_cells(slot, 0)
+        self.restore(slot, pickle.loads(payload.tobytes()))
+        return len(self.full.of(slot)) == num_tokens

@@ -29,9 +29,9 @@ NUM_VOCAB = FIRST_WORD + len(WORDS)
 N_EMBD, N_HEAD, N_HEAD_KV, HEAD_LENGTH, N_FF = 64, 4, 2, 32, 96
 
 
-def write_llama(path: Path, *, seed: int = 0, n_ctx_train: int = 2048) -> Path:
-    """Two layers of attention, two KV heads for four heads."""
-    writer, rng = _start(path, "llama", seed, n_ctx_train, num_layers=2)
+def write_llama(path: Path, *, seed: int = 0, n_ctx_train: int = 2048, byte_tokens: bool = True) -> Path:
+    """Two layers of attention, two KV heads for four heads. Without `byte_tokens`: words and a few letters only."""
+    writer, rng = _start(path, "llama", seed, n_ctx_train, num_layers=2, byte_tokens=byte_tokens)
     _add_attention_keys(writer, N_HEAD_KV)
     writer.add_rope_dimension_count(HEAD_LENGTH)
     for layer in range(2):
@@ -126,7 +126,9 @@ def write_bert(path: Path) -> Path:
 Random = Callable[[int, int], Array]
 
 
-def _start(path: Path, arch: str, seed: int, n_ctx_train: int, num_layers: int) -> tuple[gguf.GGUFWriter, Random]:
+def _start(
+    path: Path, arch: str, seed: int, n_ctx_train: int, num_layers: int, byte_tokens: bool = True
+) -> tuple[gguf.GGUFWriter, Random]:
     """A writer with vocabulary and embeddings, and a source of matrices [out, in] that keep a vector's size."""
     generator = np.random.default_rng([seed, *arch.encode()])
 
@@ -140,12 +142,16 @@ def _start(path: Path, arch: str, seed: int, n_ctx_train: int, num_layers: int) 
     writer.add_block_count(num_layers)
     writer.add_layer_norm_rms_eps(1e-6)
     kinds = gguf.TokenType
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
+    kind, pieces = kinds.BYTE, [f"<0x{byte:02X}>" for byte in range(256)]
+    if not byte_tokens:
+        letters = [letter for letter in "abcdefghijklmnopqrstuvwxyz▁" if letter not in WORDS]
+        kind, pieces = kinds.NORMAL, letters + [f"filler{i}" for i in range(256 - len(letters))]
+    tokens = ["<unk>", "<s>", "</s>", *pieces, *WORDS]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * FIRST_WORD + [-float(i) for i in range(len(WORDS))])
     words = [kinds.NORMAL] * len(WORDS)
-    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL, *([kinds.BYTE] * 256), *words])
+    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL, *([kind] * 256), *words])
     writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
     writer.add_tensor("token_embd.weight", generator.standard_normal((NUM_VOCAB, N_EMBD)).astype(np.float32))

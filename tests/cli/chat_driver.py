@@ -1,6 +1,7 @@
 # `ingle chat` in a process of its own, for tests that need a terminal: everything is real but the model.
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -15,8 +16,15 @@ def echo(prompt: str) -> str:
     return f"[{question!r}]"
 
 
-if __name__ == "__main__":
-    from ingle.cli import app, chat
+class Driven(FakeEngine):
+    def shrink(self) -> bool:
+        print("(shrunk)", file=sys.stderr, flush=True)
+        return True
 
-    chat.open_model = open_fake(FakeEngine(echo))
+
+if __name__ == "__main__":
+    from ingle.cli import app, chat, repl
+
+    repl.IDLE_S = float(os.environ.get("IDLE_S", repl.IDLE_S))
+    chat.open_model = open_fake(Driven(echo))
     app.main(["chat", *sys.argv[1:]])

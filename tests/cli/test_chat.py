@@ -1,59 +1,17 @@
 # The chat without a terminal: turns, commands, a full context, and the ids of the next prompt.
 from __future__ import annotations
 
-import io
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ingle.cli import chat as chat_module
-from ingle.cli.chat import ChatFlags, chat
 from ingle.cli.errors import Terminated
-from ingle.cli.options import ModelFlags, SamplingFlags
-from ingle.cli.output import Output
 from ingle.cli.signals import Signals
-from tests.cli.fakes import CHATML, FakeEngine, open_fake
-
-Turns = list[str | Callable[[], str]]
-
-
-class Script:
-    """A reader that plays turns; a function among them is called when its turn comes."""
-
-    is_interactive = False
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-
-    def turns(self) -> Iterator[str]:
-        for turn in self._turns:
-            yield turn if isinstance(turn, str) else turn()
-
-    def while_answering(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
-@pytest.fixture
-def talk(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., tuple[int, str, list[str]]]:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def run(engine: FakeEngine, turns: Turns, template: str = CHATML, **changes: Any) -> tuple[int, str, list[str]]:
-        monkeypatch.setattr(chat_module, "open_model", open_fake(engine, template))
-        monkeypatch.setattr(chat_module, "_reader", lambda *_: Script(turns))
-        signals = changes.pop("signals", None) or Signals()
-        sampling = changes.pop("sampling", SamplingFlags())
-        values: dict[str, Any] = dict.fromkeys(("system", "think", "quiet"))
-        values |= dict.fromkeys(("hide_think", "json", "stats", "verbose"), False)
-        flags = ChatFlags(**{**values, **changes}, model=ModelFlags(), sampling=sampling)
-        out, err = io.StringIO(), io.StringIO()
-        code = chat(flags, Output(out, err), signals)
-        return code, out.getvalue(), err.getvalue().splitlines()
-
-    return run
+from tests.cli.conftest import Turns
+from tests.cli.fakes import CHATML, FakeEngine
 
 
 def test_answers_are_all_that_is_on_stdout(talk: Any) -> None:

@@ -1,7 +1,7 @@
 # What a conversation keeps, and what leaves it when the context is full.
 from __future__ import annotations
 
-from ingle.cli.conversation import Conversation, Exchange
+from ingle.cli.conversation import Conversation
 from ingle.models.chat_template import ChatTemplate
 from tests.cli.fakes import CHATML, CONTROL, END, CharTokenizer
 
@@ -31,13 +31,13 @@ def test_oldest_exchanges_leave_first_and_only_as_many_as_needed() -> None:
     whole = talk.begin("last", 10_000)
     assert whole.dropped == ()
     one_less = talk.begin("last", len(whole.prompt.tokens) - 1)
-    assert one_less.dropped == (Exchange("question 0", "answer 0"),)
+    assert one_less.dropped == (talk.exchanges[0],)
     assert "question 0" not in text(one_less.prompt.tokens)
     assert "question 1" in text(one_less.prompt.tokens)
     assert "be brief" in text(one_less.prompt.tokens), "the system prompt stays"
     assert len(talk.exchanges) == 4, "nothing has left until the turn is over"
     talk.commit(one_less, (CONTROL[END],), "x")
-    assert [e.question for e in talk.exchanges] == ["question 1", "question 2", "question 3", "last"]
+    assert [e.question for e in talk.in_context] == ["question 1", "question 2", "question 3", "last"]
 
 
 def test_a_question_that_cannot_fit_leaves_only_itself() -> None:
@@ -64,7 +64,7 @@ def test_clear_forgets_all_but_the_system_prompt() -> None:
     exchange(talk, "secret", "yes")
     talk.clear()
     assert talk.begin("a", 1000).prompt.tokens == fresh
-    assert talk.num_tokens == 0
+    assert talk.tokens == ()
 
 
 def test_a_new_system_prompt_stands_at_the_beginning_of_the_old_conversation() -> None:
@@ -79,3 +79,25 @@ def test_ids_that_say_more_than_the_text_are_not_kept() -> None:
     talk = conversation()
     talk.commit(talk.begin("a", 1000), tuple(map(ord, "b\nUser:")), "b", exact=False)
     assert "b\nUser:" not in text(talk.begin("c", 1000).prompt.tokens)
+
+
+def test_undo_brings_back_what_had_left() -> None:
+    talk = conversation()
+    exchange(talk, "first", "one")
+    exchange(talk, "second", "two")
+    before = talk.begin("third", 10_000).prompt.tokens
+    exchange(talk, "x" * 200, "long", limit=250)
+    assert len(talk.in_context) == 2, "the first has left"
+    assert [gone.question for gone in talk.undo(1)] == ["x" * 200]
+    assert talk.begin("third", 10_000).prompt.tokens == before
+    assert [gone.question for gone in talk.undo(5)] == ["first", "second"]
+    assert talk.exchanges == []
+
+
+def test_undo_across_a_new_system_prompt_makes_the_ids_anew() -> None:
+    talk = conversation("old")
+    exchange(talk, "a", "b")
+    talk.system = "new"
+    exchange(talk, "c", "d")
+    talk.undo(1)
+    assert text(talk.begin("e", 1000).prompt.tokens).startswith("<|im_start|>system\nnew")

@@ -52,7 +52,7 @@ def test_a_conversation_extends_its_own_ids(exchanges: list[tuple[str, str]]) ->
     for (_, answer), (question, _) in itertools.pairwise(exchanges):
         generated = (*map(ord, answer), CONTROL[END])  # a control token ends it; inside, there are only letters
         messages = [*messages, Message("assistant", answer), Message("user", question)]
-        following = build.extend(prompt, generated, answer, messages)
+        following = build.extend((*prompt.tokens, *generated), messages[:-2], answer, messages)
         assert following.tokens[: len(prompt.tokens) + len(generated)] == prompt.tokens + generated
         assert following.tokens == builder().build(messages).tokens, "nothing doubled, nothing missing"
         prompt = following
@@ -62,7 +62,7 @@ def test_an_interrupted_answer_is_closed_by_the_template() -> None:
     build = builder()
     prompt = build.build(user("hi"))
     messages = [*user("hi"), Message("assistant", "hel"), Message("user", "go on")]
-    following = build.extend(prompt, tuple(map(ord, "hel")), "hel", messages)
+    following = build.extend((*prompt.tokens, *map(ord, "hel")), messages[:-2], "hel", messages)
     assert following.tokens == builder().build(messages).tokens
 
 
@@ -71,7 +71,7 @@ def test_ids_are_kept_where_tokenizing_again_would_change_them() -> None:
     build = builder()
     prompt = build.build(user("hi"))
     messages = [*user("hi"), Message("assistant", "yes"), Message("user", "?")]
-    following = build.extend(prompt, (7, CONTROL[END]), "yes", messages)
+    following = build.extend((*prompt.tokens, 7, CONTROL[END]), messages[:-2], "yes", messages)
     assert following.tokens[len(prompt.tokens) :][:3] == (7, CONTROL[END], ord("\n"))
 
 
@@ -80,7 +80,7 @@ def test_ids_are_kept_where_the_template_trims() -> None:
     prompt = build.build(user("hi"))
     generated = (*map(ord, " yes "), CONTROL[END])
     messages = [*user("hi"), Message("assistant", " yes "), Message("user", "?")]
-    following = build.extend(prompt, generated, " yes ", messages)
+    following = build.extend((*prompt.tokens, *generated), messages[:-2], " yes ", messages)
     assert following.tokens[: len(prompt.tokens) + len(generated)] == prompt.tokens + generated
 
 
@@ -89,7 +89,7 @@ def test_a_template_that_rewrites_the_past_is_followed() -> None:
     prompt = build.build(user("hi"))
     answer = "hm</think>yes"
     messages = [*user("hi"), Message("assistant", answer), Message("user", "?")]
-    following = build.extend(prompt, (*map(ord, answer), CONTROL[END]), answer, messages)
+    following = build.extend((*prompt.tokens, *map(ord, answer), CONTROL[END]), messages[:-2], answer, messages)
     assert following.tokens == builder(FORGETFUL).build(messages).tokens
     assert "hm" not in CharTokenizer().detokenize(following.tokens)
 
@@ -97,3 +97,23 @@ def test_a_template_that_rewrites_the_past_is_followed() -> None:
 def test_opens_thinking() -> None:
     assert not builder().build(user("hi")).opens_thinking
     assert builder(CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'")).build(user("hi")).opens_thinking
+
+
+def test_a_template_that_writes_the_time_does_not_lose_the_history() -> None:
+    """Rendered anew each time, yesterday's beginning says today: the ids must still be yesterday's."""
+
+    class Dated:
+        adds_bos = True
+        day = 1
+
+        def render(self, messages: object, **flags: object) -> str:
+            return f"day {self.day} " + ChatTemplate(CHATML).render(messages, **flags)  # type: ignore[arg-type]
+
+    template = Dated()
+    build = PromptBuilder(CharTokenizer(), template)
+    prompt = build.build(user("hi"))
+    generated = (*map(ord, "yes"), CONTROL[END])
+    template.day = 2
+    messages = [*user("hi"), Message("assistant", "yes"), Message("user", "?")]
+    following = build.extend((*prompt.tokens, *generated), messages[:-2], "yes", messages)
+    assert following.tokens[: len(prompt.tokens) + len(generated)] == prompt.tokens + generated

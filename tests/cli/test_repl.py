@@ -1,71 +1,15 @@
 # The chat on a real (pseudo-)terminal, with a fake model: keys, pastes, Ctrl-C, history.
 from __future__ import annotations
 
-import os
 import re
 import stat
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from ingle.cli.repl import is_unfinished
-
-DRIVER = Path(__file__).parent / "chat_driver.py"
-CTRL_C, CTRL_D, ESC, TAB, UP = "\x03", "\x04", "\x1b", "\t", "\x1b[A"
-PASTE, END_PASTE = "\x1b[200~", "\x1b[201~"
-
-
-class Screen:
-    """A chat on a terminal of 100 columns."""
-
-    def __init__(self, environ: dict[str, str], *arguments: str) -> None:
-        self.child = pexpect.spawn(
-            sys.executable, [str(DRIVER), *arguments], env=environ, encoding="utf-8", dimensions=(40, 100), timeout=10
-        )
-        self.prompt()
-
-    def prompt(self) -> None:
-        """Wait until the line editor reads keys."""
-        self.child.expect(r">[ \x08]")  # prompt_toolkit moves the cursor instead of writing the blank
-
-    def says(self, text: str) -> None:
-        self.child.expect_exact(text)
-
-    def send(self, text: str) -> None:
-        self.child.send(text)
-
-    def ends(self) -> int:
-        """The exit code, after everything it still had to say."""
-        self.rest = self.child.read()
-        self.child.close()
-        return int(self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus)
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("INGLE_", "XDG_"))}
-    return kept | {
-        "TERM": "xterm",
-        "PROMPT_TOOLKIT_NO_CPR": "1",  # pexpect answers no questions about the cursor
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-    }
-
-
-@pytest.fixture
-def open_chat(environ: dict[str, str]) -> Iterator[Callable[..., Screen]]:
-    opened: list[Screen] = []
-
-    def open_one(*arguments: str) -> Screen:
-        opened.append(Screen(environ, *arguments))
-        return opened[-1]
-
-    yield open_one
-    for screen in opened:
-        screen.child.close(force=True)
+from tests.cli.screen import CTRL_C, CTRL_D, END_PASTE, ESC, PASTE, TAB, UP, Screen
 
 
 def test_question_answer_and_ctrl_d(open_chat: Callable[..., Screen]) -> None:

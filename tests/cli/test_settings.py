@@ -1,13 +1,15 @@
 # Settings from the environment and the config file.
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ingle.cli.errors import UsageProblem
 from ingle.cli.options import ModelFlags, SamplingFlags
-from ingle.cli.settings import TABLE, config_path, load
+from ingle.cli.settings import TABLE, config_path, load, pages_path
+from ingle.models.places import cache_dir
 
 
 def write(tmp_path: Path, toml: str) -> Path:
@@ -49,6 +51,7 @@ GOOD = {
     "repeat_penalty": ("1.1", 1.1),
     "seed": ("9", 9),
     "think": ("no", False),
+    "kv_store": ("off", False),
     "offline": ("1", True),
     "quiet": ("false", False),
 }
@@ -96,6 +99,25 @@ def test_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert config_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/ingle/config.toml")
     assert config_path({}) == tmp_path / ".config/ingle/config.toml"
     assert config_path({"XDG_CONFIG_HOME": "relative"}) == tmp_path / ".config/ingle/config.toml"
+
+
+def test_pages_are_kept_unless_somebody_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    none = tmp_path / "none"
+    assert ModelFlags().engine_config(load({}, none)).page_dir == tmp_path / "ingle" / "kv"
+    assert ModelFlags(no_kv_store=True).engine_config(load({}, none)).page_dir is None
+    assert ModelFlags().engine_config(load({"INGLE_KV_STORE": "off"}, none)).page_dir is None
+    assert ModelFlags().engine_config(load({}, write(tmp_path, "kv-store = false"))).page_dir is None
+    file = write(tmp_path, "kv_store = false")
+    assert ModelFlags().engine_config(load({"INGLE_KV_STORE": "on"}, file)).page_dir is not None
+    assert ModelFlags(no_kv_store=True).engine_config(load({"INGLE_KV_STORE": "on"}, none)).page_dir is None
+
+
+def test_place_of_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Worked out here for speed, and the same as models.places says."""
+    for value in (str(tmp_path), "", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert pages_path(os.environ) == cache_dir() / "kv"
 
 
 def test_every_flag_reaches_the_engine(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,9 +37,13 @@ app.main(["run", "hi", "-n", "1", "-m", sys.argv[1]])
 """
 
 
-def test_nothing_heavy_before_the_first_token(smollm2_path: Path) -> None:
+def test_nothing_heavy_before_the_first_token(smollm2_path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(smollm2_path)], stdin=subprocess.DEVNULL, capture_output=True, check=True
+        [sys.executable, "-c", DRIVER, str(smollm2_path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
     )
     modules = set(json.loads(done.stdout))
     assert {"jinja2", "numpy", "typer", "ingle.runtime.engine"} <= modules, "the driver looked at the right moment"

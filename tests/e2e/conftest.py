@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ingle.models.places import models_dir
+
 ESCAPE = "\x1b"
 
 
@@ -66,7 +68,11 @@ def shell(tmp_path: Path, smollm2_path: Path) -> Shell:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "MODEL": str(smollm2_path),
         "INGLE_MODEL": str(smollm2_path),
+        "XDG_CACHE_HOME": str(tmp_path / "stored"),  # of the user's, only the models
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }
+    (tmp_path / "stored" / "ingle").mkdir(parents=True)
+    (tmp_path / "stored" / "ingle" / "models").symlink_to(models_dir())
     return Shell(kept, tmp_path)

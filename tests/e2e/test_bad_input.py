@@ -53,6 +53,12 @@ def refused(result: Result, code: int, *words: str) -> None:
         ("ingle run hi there", 2, ["there"]),
         ("ingle nonsense", 2, ["nonsense", "ingle --help"]),
         ("ingle run --jsonl hi", 2, ["--jsonl"]),
+        ("ingle run hi --session a/b", 2, ["a/b"]),
+        ("ingle run hi --session trip --raw", 2, ["--raw", "--session"]),
+        ("ingle chat --resume", 66, ["no conversation"]),
+        ("ingle chat --resume --session trip", 2, ["--resume", "--session"]),
+        ("ingle cache clear", 2, ["--yes"]),
+        ("ingle cache clear --yes --older-than soon", 2, ["soon", "7d"]),
     ],
 )
 def test_refused(shell: Shell, line: str, code: int, words: list[str]) -> None:

@@ -10,7 +10,7 @@ from ingle.runtime.config import KV_TYPES, MAX_SLOTS, QUANTIZED_KV_TYPES, Engine
 from ingle.runtime.errors import InvalidRequest
 from ingle.runtime.llama_context import GGML_TYPES
 
-OPTIONAL = ("n_ctx", "kv_tokens", "num_threads", "num_threads_batch", "max_input_tokens", "max_output_tokens")
+OPTIONAL = ("n_ctx", "kv_tokens", "num_threads", "max_input_tokens", "max_output_tokens")
 REQUIRED = ("n_batch", "prefill_chunk", "max_num_seqs", "block_size", "initial_kv_tokens", "max_queue")
 
 

@@ -14,7 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ingle.runtime.blocks import root_hash
 from ingle.runtime.detokenizer import Detokenizer, TextStream
+from ingle.runtime.host_tier import HostTier
 from ingle.runtime.kv_manager import KVManager
+from ingle.runtime.page_store import PageStore
+from ingle.runtime.pager import Pager
 from ingle.runtime.request import Request, RequestId, RequestMetrics, SamplingParams
 from ingle.runtime.sampler import Sampler
 from ingle.runtime.scheduler import Scheduler
@@ -30,11 +33,14 @@ def next_token(tokens: np.ndarray) -> int:
 class Traffic:
     """A small engine: everything but the arithmetic."""
 
-    def __init__(self, *, num_blocks, block_size, max_num_seqs, num_cached, n_batch, chunk, window, shares) -> None:
+    def __init__(
+        self, *, num_blocks, block_size, max_num_seqs, num_cached, n_batch, chunk, window, shares, store=None
+    ) -> None:
         num_slots = max_num_seqs + num_cached
-        self.kv = KVManager(num_blocks, block_size, num_slots, window, shares)
+        self.kv = KVManager(num_blocks, block_size, num_slots, window, shares=shares)
         self.scheduler = Scheduler(self.kv, n_batch, chunk, max_num_seqs)
         self.context = FakeContext(num_blocks * block_size, num_slots, window, shares)
+        self.pager = Pager(self.kv, self.context, PageStore(HostTier(store), None)) if store is not None else None
         self.sequences: list[Sequence] = []
         self.finished: list[Sequence] = []
         self.num_added = 0
@@ -57,6 +63,8 @@ class Traffic:
         return sequence
 
     def step(self, *, interrupt: bool = False) -> None:
+        if self.pager is not None:
+            self.pager.restore_next(self.scheduler)
         plan = self.scheduler.schedule()
         assert plan.num_tokens <= self.scheduler.n_batch
         assert plan.rows or not self.scheduler.has_work, "there is work and nothing was scheduled"
@@ -68,6 +76,9 @@ class Traffic:
             if not self.kv.shares:
                 self.kv.restart()
             return
+        filled = self.kv.take_filled()
+        if self.pager is not None:
+            self.pager.save(filled)
         for item in self.scheduler.scheduled:
             if item.sequence.num_pending == 0:
                 item.sequence.append(next_token(item.sequence.tokens))
@@ -75,6 +86,8 @@ class Traffic:
                     self.end(item.sequence)
 
     def end(self, sequence: Sequence) -> None:
+        if self.pager is not None and not self.kv.shares and sequence.table is not None:
+            self.pager.save_whole(sequence.table)
         self.scheduler.remove(sequence)
         self.sequences.remove(sequence)
         self.finished.append(sequence)
@@ -82,6 +95,8 @@ class Traffic:
     def grow(self, num_blocks: int) -> None:
         self.context.apply(self.kv.take_ops())
         self.context = self.context.resize(num_blocks * self.kv.block_size, self.kv.runs())
+        if self.pager is not None:
+            self.pager._executor = self.context
         self.kv.pool.grow(num_blocks)
         self.kv.set_first_positions(self.context.first_positions())
 
@@ -126,6 +141,7 @@ class PagingMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 6),
         window=st.sampled_from([None, None, 2, 5]),
         shares=st.sampled_from([True, True, True, False]),
+        store=st.sampled_from([None, 0, 3_000, 10**6]),
     )
     def open(self, **config) -> None:
         if not config["shares"]:
@@ -207,6 +223,28 @@ def traffic(**changes) -> Traffic:
         "n_batch": 64, "chunk": 8, "window": None, "shares": True,
     }  # fmt: skip
     return Traffic(**(config | changes))
+
+
+def test_evicted_blocks_come_back_from_the_store() -> None:
+    t = traffic(num_blocks=8, max_num_seqs=1, store=10**6)
+    text = [0, 1, 2, 3, 3, 2, 1, 0, 2]
+    t.add(text, 1)
+    t.drain()
+    t.add([1] * 30, 1)
+    t.drain()
+    t.kv.clear_cache()
+    again = t.add([*text, 1, 1], 1)
+    t.drain()
+    assert (again.metrics.num_cached_tokens, again.metrics.num_host_tokens) == (8, 8)
+
+
+def test_a_preempted_sequence_comes_back_from_the_store() -> None:
+    t = traffic(num_blocks=6, num_cached=1, store=10**6)
+    for i in range(3):
+        t.add([i, i, i, i], 12, priority=i)
+    t.drain()
+    assert t.scheduler.num_preemptions > 0
+    assert all(s.tokens.tolist() == reference(list(s.request.tokens), 16) for s in t.finished)
 
 
 def test_second_turn_takes_over_the_first_ones_table() -> None:
@@ -311,10 +349,13 @@ def test_window_layers_refuse_a_prefix_whose_window_was_overwritten() -> None:
 
 
 @pytest.mark.parametrize("num_cached", [0, 3])
-def test_an_architecture_that_cannot_share_starts_every_sequence_empty(num_cached: int) -> None:
+def test_an_architecture_that_cannot_share_reuses_a_conversation_whole_or_not_at_all(num_cached: int) -> None:
     t = traffic(shares=False, num_cached=num_cached)
-    for _ in range(2):
-        sequence = t.add([0, 1, 2, 3] * 3, 3)
-        t.drain()
-        assert sequence.metrics.num_cached_tokens == 0
-    assert t.kv.tables() == []
+    first = t.add([0, 1, 2, 3] * 3, 3)
+    t.drain()
+    again = t.add([0, 1, 2, 3] * 3, 3)
+    t.drain()
+    assert again.metrics.num_cached_tokens == 0  # its state is past the prompt's end already
+    second = t.add([*first.tokens.tolist(), 2], 3)
+    t.drain()
+    assert second.metrics.num_cached_tokens == 14

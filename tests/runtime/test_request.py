@@ -51,7 +51,7 @@ def test_sampling_refuses_and_names_the_field_and_the_value(field: str, value: f
     [
         {"temperature": 0.0, "top_k": 0, "top_p": 0.0, "min_p": 0.0, "typical_p": 0.0},
         {"temperature": 1e9, "top_k": 2**31, "top_p": 1.0, "min_p": 1.0, "typical_p": 1.0},
-        {"penalty_last_n": -1, "repeat_penalty": 1e-3, "frequency_penalty": -2.0, "presence_penalty": -2.0},
+        {"penalty_last_n": -1, "repeat_penalty": 0.01, "frequency_penalty": -2.0, "presence_penalty": -2.0},
         {"seed": 0, "logprobs": 0},
         {"seed": 2**64 - 1, "logprobs": 20},
         {"logit_bias": {0: -math.inf, 1: 100.0}},

@@ -212,16 +212,18 @@ def test_alone_and_in_a_batch_of_four(judge: Judge) -> None:
 
 
 @only_stateful
-def test_a_state_that_cannot_be_shared_is_computed_again_and_the_user_is_told(judge: Judge) -> None:
+def test_a_state_that_cannot_be_shared_is_reused_whole_or_not_at_all_and_the_user_is_told(judge: Judge) -> None:
     prompt = prompt_of(50)
     with open_engine(judge) as engine:
-        assert any("prompts are not reused" in note for note in engine.info.notes)
+        assert any("only a whole conversation is reused" in note for note in engine.info.notes)
         for _ in range(2):
             (outputs,) = run(engine, [greedy(prompt)])
             judge.accepts(prompt, outputs)
             assert outputs[-1].metrics.num_cached_tokens == 0
-        assert engine.stats().prefix_cache_hits_tokens == 0
-        assert engine.stats().num_blocks_free == engine.stats().num_blocks_total
+        turn = [*prompt, *tokens_of(outputs), *prompt_of(9)]
+        (outputs,) = run(engine, [greedy(turn)])
+        judge.accepts(turn, outputs)
+        assert outputs[-1].metrics.num_cached_tokens == len(prompt) + NUM_OUTPUT - 1
 
 
 @only_sharing
@@ -246,9 +248,9 @@ def test_preempted(judge: Judge) -> None:
 
 
 def test_grown_three_times_while_running(judge: Judge) -> None:
-    prompts = [prompt_of(length) for length in (150, 200, 400, 700)]
+    prompts = [prompt_of(length, length) for length in (150, 200, 30, 90, 250, 120, 300, 600)]
     outputs: dict[RequestId, list[RequestOutput]] = {}
-    with open_engine(judge, initial_kv_tokens=256) as engine:
+    with open_engine(judge, initial_kv_tokens=256, max_num_seqs=8) as engine:
         for prompt in prompts:
             outputs[engine.add(greedy(prompt, 15))] = []
             for output in engine.step():
@@ -423,7 +425,9 @@ def test_a_prefix_whose_window_cells_were_overwritten_is_not_reused(judge: Judge
         rid = engine.add(greedy(prompt_of(80, 2)))
         if interrupted:
             engine.interrupt()
-            *_, last = engine.stream(rid)
+            assert engine.step() == []
+            last = engine.abort(rid)
+            assert last is not None
             assert last.finish_reason is FinishReason.ABORT
         else:
             drain(engine, [rid])
@@ -496,7 +500,7 @@ def test_abort_in_the_middle_makes_its_blocks_available_before_it_returns(judge:
         last = engine.abort(rid)
         stats = engine.stats()
         assert (stats.num_blocks_used, stats.num_requests_running) == (0, 0)
-        assert stats.num_blocks_cached == (4 if engine.info.shares_prefixes else 0)
+        assert stats.num_blocks_cached == 4
         assert last is not None
         assert last.finish_reason is FinishReason.ABORT
         assert engine.abort(rid) is None
@@ -756,3 +760,13 @@ def test_a_stop_string_across_a_token_border_ends_the_answer_before_it(judge: Ju
             assert text_of(stopped) == text[: text.find(stop)]
             assert (stopped[-1].finish_reason, stopped[-1].stop_string) == (FinishReason.STOP, stop)
             assert len(stopped) < len(outputs)
+
+
+def test_a_character_outside_a_vocabulary_without_byte_tokens_is_refused(tmp_path: Path) -> None:
+    """llama.cpp ends the process on it."""
+    path = tiny_models.write_llama(tmp_path / "tiny.gguf", byte_tokens=False)
+    with Engine.open(path, EngineConfig(num_threads=1)) as engine:
+        assert engine.tokenize("the hill", add_special=False, parse_special=False)
+        for text in ("山", "a\nb"):
+            with pytest.raises(InvalidRequest, match="has no token for"):
+                engine.tokenize(text, add_special=False, parse_special=False)

@@ -1,0 +1,30 @@
+"""Why a prompt was not reused any further: where it parts from what is stored, and what stands on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """`position`: the first token that was not reused. `ours` and `stored`: the tokens from there on, on both sides."""
+
+    position: int
+    cause: str
+    ours: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
+
+
+def find_parting(tokens: tuple[int, ...], start: int, candidates: Iterable[tuple[int, ...]]) -> Miss:
+    """Compare `tokens` from `start`, a block border, with the stored blocks that begin there, and say where they part.
+
+    The candidate that agrees longest is the one meant. One that agrees to the end of either is no difference.
+    """
+    ours = tokens[start:]
+    best: Miss | None = None
+    for stored in candidates:
+        common = next((i for i, (a, b) in enumerate(zip(ours, stored, strict=False)) if a != b), None)
+        if common is not None and (best is None or start + common > best.position):
+            best = Miss(start + common, "the text differs", ours[common:], stored[common:])
+    return best or Miss(start, "nothing further is stored", ours)

@@ -1,0 +1,219 @@
+"""The page store: KV blocks kept as bytes in RAM and in files, so that what was read once need not be read again.
+
+A page is found by its chain hash: by anybody who has the same tokens before it, model and settings, in this process or
+in one started next week. Pages are stored as blocks fill, and written by a thread of their own; a page that fails any
+check is deleted and its tokens are computed again. Nothing here is ever an error to the user: a store that cannot
+write stores less.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+
+from ingle.models.gguf_info import ModelInfo
+from ingle.models.memory import available_memory_bytes
+from ingle.runtime.blocks import ChainHash
+from ingle.runtime.config import EngineConfig
+from ingle.runtime.disk_tier import DiskTier
+from ingle.runtime.host_tier import HostTier
+from ingle.runtime.page import BadPage, Page
+
+QUEUE_BYTES = 256 * 2**20
+"""Pages waiting to be written may take so much memory; beyond it new ones stay in RAM only."""
+
+READ_AHEAD = 4  # pages
+
+MAX_DISK_BYTES = 10 * 2**30
+
+FLUSH_S = 10.0
+"""How long `close` waits for the writer."""
+
+
+class Tier(StrEnum):
+    """Where a page was found."""
+
+    HOST = "host"
+    DISK = "disk"
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counts since the store was opened."""
+
+    num_host_pages: int = 0
+    host_bytes: int = 0
+    num_written: int = 0
+    num_dropped: int = 0  # not written: the queue was full, or the disk refused
+    num_bad: int = 0  # deleted because a check failed
+    disk_error: str | None = None
+
+
+class PageStore:
+    """Both tiers, and the thread that writes. Used from one thread; `disk` ``None``: RAM only."""
+
+    def __init__(self, host: HostTier, disk: DiskTier | None) -> None:
+        self._host = host
+        self._disk = disk
+        self._stats = StoreStats()
+        self._queue: queue.SimpleQueue[Page | None] = queue.SimpleQueue()
+        self._queued: dict[ChainHash, Page] = {}
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._writer: threading.Thread | None = None
+
+    def find(self, parent: ChainHash, name: ChainHash) -> Tier | None:
+        """Whether there seems to be such a page. It may be gone, or bad, when it is asked for."""
+        if name in self._host or name in self._queued:
+            return Tier.HOST
+        return Tier.DISK if self._disk is not None and self._disk.contains(parent, name) else None
+
+    def get(self, parent: ChainHash, name: ChainHash) -> Page | None:
+        """The page, checked, if it is there."""
+        return next(self.get_run([parent, name]), None)
+
+    def get_run(self, chain: Sequence[ChainHash]) -> Iterator[Page]:
+        """The pages named chain[1], chain[2], …, each following the one before, up to the first that is not there.
+
+        Another thread reads and checks files a few pages ahead, while the caller is busy with the last one.
+        """
+        from concurrent.futures import ThreadPoolExecutor  # here: it imports logging, and most starts restore nothing
+
+        ahead: deque[Callable[[], Page | None]] = deque()
+        links = pairwise(chain)
+        reader = ThreadPoolExecutor(1, "ingle-read")
+        try:
+            while True:
+                for parent, name in islice(links, READ_AHEAD - len(ahead)):
+                    if (resident := self._host.get(name) or self._queued.get(name)) is not None:
+                        ahead.append(partial(_itself, resident))
+                    else:
+                        ahead.append(reader.submit(self._read, parent, name).result)
+                if not ahead or (page := ahead.popleft()()) is None:
+                    return
+                self._host.put(page)
+                yield page
+        finally:
+            reader.shutdown(cancel_futures=True)
+
+    def _read(self, parent: ChainHash, name: ChainHash) -> Page | None:
+        try:
+            return self._disk.get(parent, name) if self._disk is not None else None
+        except BadPage:
+            self._stats.num_bad += 1
+            return None
+
+    def children(self, parent: ChainHash) -> dict[ChainHash, tuple[int, ...]]:
+        """{name: tokens} of the pages that follow `parent`."""
+        found = dict(self._host.children(parent))
+        if self._disk is not None:
+            found |= dict(self._disk.children(parent))
+        return found
+
+    def put(self, page: Page) -> None:
+        """Keep a page: in RAM now, in a file soon."""
+        self._host.put(page)
+        if self._disk is None:
+            return
+        if self._stats.disk_error is not None:
+            self._stats.num_dropped += 1
+            return
+        with self._lock:
+            if page.hash in self._queued:
+                return
+            if self._queued_bytes + page.num_bytes > QUEUE_BYTES:
+                self._stats.num_dropped += 1
+                return
+            self._queued[page.hash] = page
+            self._queued_bytes += page.num_bytes
+            self._idle.clear()
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write, name="ingle-pages", daemon=True)
+            self._writer.start()
+        self._queue.put(page)
+
+    def discard(self, page: Page) -> None:
+        """Forget a page that turned out not to be what its name says."""
+        self._stats.num_bad += 1
+        self._host.discard(page.hash)
+        if self._disk is not None:
+            with suppress(OSError):
+                self._disk.path(page.parent, page.hash).unlink()
+
+    def stats(self) -> StoreStats:
+        self._stats.num_host_pages = len(self._host)
+        self._stats.host_bytes = self._host.num_bytes
+        return self._stats
+
+    def flush(self, timeout_s: float = FLUSH_S) -> bool:
+        """Wait until everything put so far is in files; False if that took longer than `timeout_s`."""
+        return self._idle.wait(timeout_s)
+
+    def close(self) -> None:
+        """Write what is queued and end the thread."""
+        if self._writer is not None:
+            self._queue.put(None)
+            self._writer.join(FLUSH_S)
+
+    def _write(self) -> None:
+        """The writer thread. The first refusal of the disk ends the writing for this process."""
+        assert self._disk is not None
+        while (page := self._queue.get()) is not None:
+            if self._stats.disk_error is None:
+                try:
+                    self._disk.put(page)
+                    self._stats.num_written += 1
+                except OSError as error:
+                    self._stats.disk_error = error.strerror or str(error)
+            if self._stats.disk_error is not None:
+                self._stats.num_dropped += 1
+            with self._lock:
+                del self._queued[page.hash]
+                self._queued_bytes -= page.num_bytes
+                if not self._queued:
+                    self._idle.set()
+
+
+def open_store(config: EngineConfig, fingerprint: bytes, model_info: ModelInfo) -> PageStore:
+    """The store for one engine, in `config.page_dir`. Limits left open: a tenth of the free memory, and the lesser of
+    10 GiB and a tenth of the free disk."""
+    assert config.page_dir is not None
+    max_host_bytes, max_disk_bytes = config.max_host_bytes, config.max_disk_bytes
+    if max_host_bytes is None:
+        max_host_bytes = available_memory_bytes() // 10
+    if max_disk_bytes is None:
+        max_disk_bytes = min(MAX_DISK_BYTES, _free_bytes(config.page_dir) // 10)
+    about = {
+        "model": model_info.name or model_info.path.stem,
+        "file": str(model_info.path),
+        "architecture": model_info.architecture,
+        "type_k": config.type_k,
+        "type_v": config.type_v,
+        "created": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    disk = DiskTier(config.page_dir, fingerprint, max_disk_bytes, about) if max_disk_bytes else None
+    return PageStore(HostTier(max_host_bytes), disk)
+
+
+def _free_bytes(directory: Path) -> int:
+    """Bytes free on the disk that `directory` is, or will be, on; 0 where that cannot be told."""
+    for place in (directory, *directory.parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0
+
+
+def _itself(page: Page) -> Page:
+    return page
