@@ -97,7 +97,7 @@ def run_command(
     """One answer, streamed to stdout.
 
     Standard input that is not a terminal is read first, then comes a blank line, then PROMPT. Files given with -f stand
-    in front of both.
+    in front of both. With --raw they are joined byte for byte, with nothing in between.
     """
     from ingle.cli.run import RunFlags, run
 
@@ -225,7 +225,7 @@ def doctor_command(json: options.Json = False) -> Job:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point. Never returns: ends the process with the command's exit code."""
+    """The command. Never returns: ends the process with its exit code."""
     gc.disable()  # imports make no garbage; `open_model` turns it on again, before anything long-lived runs
     output = Output()
     signals = Signals()
@@ -251,9 +251,9 @@ def _failed(error: BaseException, output: Output) -> int:
         import traceback
 
         traceback.print_exception(error)
-    if report.exit_code == errors.CLOSED_PIPE:
+    if isinstance(error, BrokenPipeError | errors.Undeliverable):
         output.abandon_stdout()
-    elif report.message is not None:
+    if report.message is not None:
         output.error(report.message, report.hint)
     else:
         output.close_answer()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ingle.cli import settings as settings_file
-from ingle.cli import shelf, source
-from ingle.cli.errors import FAILURE, UsageProblem, describe
+from ingle.cli import shelf, source, stats
+from ingle.cli.errors import FAILURE, InputProblem, Undeliverable, UsageProblem, describe
 from ingle.cli.loading import open_model
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
@@ -47,8 +47,8 @@ class Reader(Protocol):
     def is_interactive(self) -> bool:
         """Whether somebody is there who reads and types."""
 
-    def turns(self) -> Iterator[str]:
-        """What was typed, one turn at a time, until the end."""
+    def turns(self) -> Iterator[str | InputProblem]:
+        """What was typed, one turn at a time, until the end; in place of one that is no text, what is wrong with it."""
 
     def edit(self, text: str) -> str | None:
         """`text` as somebody changed it; None: it is to stay as it was."""
@@ -62,13 +62,16 @@ class LineReader:
 
     is_interactive = False
 
-    def turns(self) -> Iterator[str]:
+    def turns(self) -> Iterator[str | InputProblem]:
         import sys
 
         if sys.stdin is None:
             return
         for number, line in enumerate(sys.stdin.buffer, 1):
-            yield source.decode(line, f"line {number} of standard input").rstrip("\r\n")
+            try:
+                yield source.decode(line, f"line {number} of standard input").rstrip("\r\n")
+            except InputProblem as problem:
+                yield problem
 
     def edit(self, text: str) -> str | None:
         raise UsageProblem("/edit wants a terminal, or the new text behind it", "/edit TEXT")
@@ -93,6 +96,7 @@ def chat(flags: ChatFlags, output: Output, signals: Signals) -> int:
                 flags.model.name(settings),
                 config,
                 output,
+                signals,
                 offline=flags.model.is_offline(settings),
                 verbose=flags.verbose,
             )
@@ -150,20 +154,33 @@ class Chat:
         if self.is_interactive:
             info = self.talk.model.engine.info
             self.talk.output.note(f"{self.talk.model.ref.name} · context {info.n_ctx} tokens · /help · Ctrl-D leaves")
+        elif source.stdin_is_terminal():
+            self.talk.output.note("reading turns from the terminal, one a line; Ctrl-D ends")
         if self.session.is_resumed:
             self.talk.say_where_we_were()
         for text in self.reader.turns():
             try:
+                if isinstance(text, InputProblem):
+                    raise text
                 self._take(text)
             except Leave:
                 break
-            except (BrokenPipeError, MemoryError):
+            except KeyboardInterrupt:  # while a prompt was made, say
+                if not self.is_interactive:
+                    raise
+                self.talk.signals.was_caught()
+                self.talk.output.close_answer()
+                self.talk.output.note("(stopped)")
+            except (BrokenPipeError, Undeliverable, MemoryError):
                 raise
             except Exception as error:
                 report = describe(error)
-                if report.message is None or "unexpected" in report.message:
+                if report.message is None or report.is_bug:
                     raise
-                self.talk.output.error(report.message, report.hint)
+                if self.talk.flags.json:
+                    self.talk.output.json({"version": stats.JSON_VERSION, "error": report.message, "hint": report.hint})
+                else:
+                    self.talk.output.error(report.message, report.hint)
                 self._num_failed += 1
         self.say_where_it_is()
         return FAILURE if self._num_failed and not self.is_interactive else 0

@@ -117,7 +117,7 @@ def _system(chat: Chat, text: str) -> None:
 def _set(chat: Chat, text: str) -> None:
     talk = chat.talk
     names = [field.name for field in fields(talk.sampling) if field.name != "stop"]
-    name, _, value = text.partition(" ")
+    name, value = (*text.split(None, 1), "", "")[:2]
     if not name:
         for each in names:
             chosen = talk.settings.pick(each, getattr(talk.sampling, each))
@@ -133,7 +133,7 @@ def _set(chat: Chat, text: str) -> None:
         raise UsageProblem(f"{name} is {value!r}, which is not {error}, nor default") from None
     changes: dict[str, Any] = {name: parsed}
     changed = replace(talk.sampling, **changes)
-    changed.params(talk.settings)  # raises for a value out of range, before anything has changed
+    changed.params(talk.settings, written={name})  # raises for a value out of range, before anything has changed
     talk.sampling = changed
     talk.output.report(f"{name} = {'(default)' if parsed is None else parsed}")
 
@@ -157,7 +157,7 @@ def _stats(chat: Chat, _text: str) -> None:
 
 def _context(chat: Chat, _text: str) -> None:
     conversation, n_ctx = chat.session.conversation, chat.talk.model.engine.info.n_ctx
-    used, exchanges = len(conversation.tokens), stats.number(len(conversation.in_context), "exchange")
+    used, exchanges = conversation.num_tokens, stats.number(len(conversation.in_context), "exchange")
     chat.talk.output.report(f"{used} of {n_ctx} tokens ({100 * used / n_ctx:.0f} %), {exchanges}")
 
 
@@ -192,9 +192,10 @@ def _cut(text: str, limit: int = 60) -> str:
 
 
 def obey(chat: Chat, text: str) -> None:
-    """Do what a line that begins with `/` says; a command may be shortened. Raises UsageProblem, Leave."""
-    name, _, rest = text.strip().partition(" ")
-    matching = [known for known in COMMANDS if known.startswith(name)]
+    """Do what a line that begins with `/` says; two letters can stand for a command. Raises UsageProblem, Leave."""
+    name, rest = (*text.split(None, 1), "")[:2]
+    # One letter is too easily typed by mistake for a command that leaves a conversation.
+    matching = [known for known in COMMANDS if known.startswith(name) and len(name) > 2]
     command = COMMANDS.get(matching[0] if len(matching) == 1 else name)
     if command is None:
         import difflib

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,15 +63,29 @@ class Conversation:
         last = self._exchanges[-1] if self._exchanges else None
         return last.tokens if last is not None and last.system == self.system else ()
 
-    def begin(self, question: str, limit_tokens: int, *, enable_thinking: bool | None = None) -> Turn:
-        """The prompt for `question`, with as many of the latest exchanges as fit in `limit_tokens`.
+    @property
+    def num_tokens(self) -> int:
+        """How long the next prompt's beginning is, also where its ids have to be made anew."""
+        if self.tokens or not self.in_context:
+            return len(self.tokens)
+        return self._builder.count(self._messages(self.in_context))
 
-        The prompt can still be longer than the limit, when the question alone is.
+    def begin(self, question: str, limit_tokens: int, *, enable_thinking: bool | None = None) -> Turn:
+        """The prompt for `question`, of at most `limit_tokens`.
+
+        Where that is too little, so many of the oldest exchanges leave that the others take half of the room: whenever
+        some leave, all that stay are computed anew. The prompt can still be longer, when the question alone is.
         """
         first = self._first
         prompt = self._prompt(first, question, enable_thinking)
-        while len(prompt.tokens) > limit_tokens and first < len(self._exchanges):
-            first += 1
+        if len(prompt.tokens) > limit_tokens and first < len(self._exchanges):
+            num = len(self._exchanges)
+            bare = len(self._prompt(num, question, enable_thinking).tokens)
+            enough = min((bare + limit_tokens) // 2, limit_tokens)
+            candidates = range(first + 1, num)
+            first = candidates.start + bisect.bisect_left(
+                candidates, True, key=lambda n: len(self._prompt(n, question, enable_thinking).tokens) <= enough
+            )
             prompt = self._prompt(first, question, enable_thinking)
         return Turn(question, prompt, self.system, first, tuple(self._exchanges[self._first : first]))
 
@@ -114,8 +129,8 @@ class Conversation:
         before = self._messages(exchanges[:-1], last.question)
         return self._builder.extend(last.tokens, before, last.answer, messages, enable_thinking=enable_thinking)
 
-    def _messages(self, exchanges: Sequence[Exchange], question: str) -> list[Message]:
+    def _messages(self, exchanges: Sequence[Exchange], question: str | None = None) -> list[Message]:
         messages = [Message("system", self.system)] if self.system else []
         for exchange in exchanges:
             messages += [Message("user", exchange.question), Message("assistant", exchange.answer)]
-        return [*messages, Message("user", question)]
+        return messages if question is None else [*messages, Message("user", question)]

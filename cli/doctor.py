@@ -57,8 +57,8 @@ class Facts:
     cpu: str
     num_cpus: int
     num_cores_used: int
-    memory_bytes: int | None
-    memory_available_bytes: int | None
+    memory_bytes: int
+    memory_available_bytes: int
     disk_free_bytes: int | None  # where models are kept
     encoding: str
     llama_cpp: str | None
@@ -89,7 +89,8 @@ def examine() -> Facts:
     from ingle.runtime.config import default_num_threads
 
     native = _native()
-    memory, available = _memory_bytes()
+    from ingle.models.memory import available_memory_bytes, total_memory_bytes
+
     places = _places()
     model, on_disk = _default_model()
     return Facts(
@@ -98,8 +99,8 @@ def examine() -> Facts:
         cpu=_cpu_name(),
         num_cpus=os.cpu_count() or 1,
         num_cores_used=default_num_threads(),
-        memory_bytes=memory,
-        memory_available_bytes=available,
+        memory_bytes=total_memory_bytes(),
+        memory_available_bytes=available_memory_bytes(),
         disk_free_bytes=_disk_free_bytes(Path(places["cache"].path)),
         encoding=f"{locale.getpreferredencoding(False)}",
         versions={name: _version(name) for name in _DISTRIBUTIONS},
@@ -120,7 +121,7 @@ def problems(facts: Facts) -> list[str]:
         missing = [name for name in _X86_FEATURES if f"{name} = 1" not in features]
         if missing:
             found.append(f"llama.cpp was compiled without {', '.join(missing)}: slow; rebuild it on this machine")
-    if facts.memory_available_bytes is not None and facts.memory_available_bytes < LOW_MEMORY_BYTES:
+    if facts.memory_available_bytes < LOW_MEMORY_BYTES:
         found.append(f"only {_gigabytes(facts.memory_available_bytes)} of memory is free: close something")
     if facts.disk_free_bytes is not None and facts.disk_free_bytes < LOW_DISK_BYTES:
         found.append(f"only {_gigabytes(facts.disk_free_bytes)} of disk is free where models are kept")
@@ -141,9 +142,7 @@ def _lines(facts: Facts, wrong: list[str]) -> list[str]:
     def say(name: str, value: str) -> str:
         return f"{name:<16}{value}"
 
-    memory = "unknown" if facts.memory_bytes is None else _gigabytes(facts.memory_bytes)
-    if facts.memory_available_bytes is not None:
-        memory += f", {_gigabytes(facts.memory_available_bytes)} free"
+    memory = f"{_gigabytes(facts.memory_bytes)}, {_gigabytes(facts.memory_available_bytes)} free"
     lines = [
         say("system", facts.system),
         say("processor", f"{facts.cpu}, {facts.num_cpus} CPUs, {facts.num_cores_used} threads by default"),
@@ -236,20 +235,6 @@ def _disk_free_bytes(path: Path) -> int | None:
         return shutil.disk_usage(path).free
     except OSError:
         return None
-
-
-def _memory_bytes() -> tuple[int | None, int | None]:
-    """(total, available)."""
-    try:
-        with open("/proc/meminfo") as file:
-            rows = dict(line.split(":", 1) for line in file)
-        return tuple(int(rows[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None
-    except (AttributeError, ValueError, OSError):
-        return None, None
 
 
 def _cpu_name() -> str:

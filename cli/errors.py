@@ -6,6 +6,7 @@
     ├── UsageProblem         2   the command line, a setting or a request makes no sense
     ├── InputProblem         66  a file, a conversation or standard input is not there, or not text
     ├── Busy                 75  another process has this conversation
+    ├── Undeliverable        74  standard output cannot be written (a full disk)
     └── BadTranscript        76  a file among the conversations that is none, or one of a later version
     Terminated               SIGTERM or SIGHUP arrived outside an answer (a BaseException, as KeyboardInterrupt is)
 
@@ -53,6 +54,10 @@ class Busy(CliError):
     exit_code = TRY_AGAIN
 
 
+class Undeliverable(CliError):
+    exit_code = DISK
+
+
 class BadTranscript(CliError):
     exit_code = BAD_FILE
 
@@ -93,11 +98,15 @@ _DISK_HINTS: dict[int | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the user is told: at most two lines, and the process's exit code. `message` None: say nothing."""
+    """What the user is told: at most two lines, and the process's exit code. `message` None: say nothing.
+
+    `is_bug`: nobody foresaw it, so nothing can go on as if it had not happened.
+    """
 
     message: str | None
     hint: str | None
     exit_code: int
+    is_bug: bool = False
 
 
 def describe(error: BaseException) -> Report:
@@ -121,6 +130,7 @@ def describe(error: BaseException) -> Report:
         f"unexpected {type(error).__name__}: {_one_line(str(error))}",
         "this is a bug in Ingle; INGLE_DEBUG=1 shows where it happened",
         FAILURE,
+        is_bug=True,
     )
 
 

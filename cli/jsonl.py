@@ -64,7 +64,12 @@ def run_lines(flags: RunFlags, settings: Settings, output: Output, signals: Sign
     config = flags.model.engine_config(settings, max_num_seqs=TOGETHER)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     with open_model(
-        flags.model.name(settings), config, output, offline=flags.model.is_offline(settings), verbose=flags.verbose
+        flags.model.name(settings),
+        config,
+        output,
+        signals,
+        offline=flags.model.is_offline(settings),
+        verbose=flags.verbose,
     ) as model:
         batch = _Batch(flags, settings, model, output)
         with signals.answering(model.engine):
@@ -95,40 +100,43 @@ class _Batch:
         lines = self._numbered()
         exhausted = False
         while signals.stopped_by is None:
-            while not exhausted and len(self._waiting) < AHEAD:
+            while not exhausted and len(self._waiting) < AHEAD and signals.stopped_by is None:
+                self._deliver()  # first of all: whoever writes the lines may be waiting for it
                 try:
                     item = next(lines)
                 except StopIteration:
                     exhausted = True
                     break
                 if item is None:
-                    break  # nothing there yet, and answers are running
+                    break  # nothing there yet
                 self._accept(*item)
             self._deliver()
             if exhausted and not self._waiting:
                 return
-            for out in engine.step():
-                self._take(out)
+            if engine.has_work and signals.stopped_by is None:  # `add` forgets an interruption: hence the second look
+                for out in engine.step():
+                    self._take(out)
         for request_id in list(self._running):
             engine.abort(request_id)
 
     def _read(self) -> None:
         # On its own thread: a read that blocks must not keep the engine from stepping.
         if sys.stdin is not None:
-            for line in sys.stdin.buffer:
-                self._texts.put(line)
+            # Not sys.stdin's own buffer: its lock, held while a read waits, aborts an interpreter that ends.
+            with open(sys.stdin.fileno(), "rb", closefd=False) as lines:
+                for line in lines:
+                    self._texts.put(line)
         self._texts.put(None)
 
     def _numbered(self) -> Iterator[tuple[int, bytes] | None]:
-        """Lines with their numbers; None when there is none yet and there is something to compute meanwhile."""
+        """Lines with their numbers; None, again and again, while there is none yet."""
         number = 0
         while True:
             try:
                 # With nothing running there is nothing better to do than to wait, in turns short enough for signals.
                 text = self._texts.get(block=not self._running, timeout=0.1)
             except queue.Empty:
-                if self._running:
-                    yield None
+                yield None
                 continue
             if text is None:
                 return
@@ -140,7 +148,7 @@ class _Batch:
         line = _Line(number)
         self._waiting.append(line)
         try:
-            values = _parse(text, number)
+            values = _parse(text, number, raw=self._flags.raw)
             line.key = values.get("id", number)
             request, thinking = self._request(values)
             line.thoughts = ThinkFilter(inside=thinking) if self._flags.hide_think else None
@@ -162,7 +170,7 @@ class _Batch:
             raw=flags.raw,
             think=settings.pick("think", flags.think),
         )
-        params = with_stop(sampling.params(settings), () if flags.raw else model.template.stop)
+        params = with_stop(sampling.params(settings, written=values.keys()), () if flags.raw else model.template.stop)
         return Request(prompt.tokens, params, sampling.max_output_tokens(settings)), prompt.opens_thinking
 
     def _take(self, out: RequestOutput) -> None:
@@ -191,21 +199,34 @@ class _Batch:
             self._output.json(result)
 
 
-def _parse(text: bytes, number: int) -> dict[str, Any]:
-    """One line as a dict whose keys are known and whose prompt is text. Raises CliError."""
+def _parse(text: bytes, number: int, *, raw: bool) -> dict[str, Any]:
+    """One line as a dict whose keys are known and whose texts are text. Raises CliError."""
     try:
-        values = json.loads(source.decode(text, f"line {number}"))
+        values = json.loads(source.decode(text, f"line {number}"), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise UsageProblem(f"line {number} is not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:  # NaN; a number of thousands of digits; a thousand brackets
+        raise UsageProblem(f"line {number} cannot be read: {error}") from None
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageProblem(f"line {number} holds half a surrogate pair, which is no character") from None
     if not isinstance(values, dict):
         raise UsageProblem(f"line {number} is not a JSON object", '{"prompt": "…"} is the least')
     if unknown := sorted(values.keys() - _KEYS):
         raise UsageProblem(f"line {number} has an unknown key {unknown[0]!r}", f"known are {', '.join(sorted(_KEYS))}")
-    if not isinstance(values.get("prompt"), str) or not values["prompt"].strip():
+    prompt = values.get("prompt")
+    if not isinstance(prompt, str) or not (prompt if raw else prompt.strip()):
         raise UsageProblem(f"line {number} has no prompt", '"prompt" is a text that is not empty')
     if not isinstance(values.get("system", ""), str | None):
         raise UsageProblem(f"line {number}: system is not a text")
+    if raw and "system" in values:
+        raise UsageProblem(f"line {number}: --raw continues a text, which has no system prompt", "leave out system")
     return values
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _overridden(flags: SamplingFlags, values: dict[str, Any]) -> SamplingFlags:
@@ -217,7 +238,9 @@ def _overridden(flags: SamplingFlags, values: dict[str, Any]) -> SamplingFlags:
         wants_whole = name in ("max_tokens", "top_k", "seed")
         if isinstance(value, bool) or not isinstance(value, int if wants_whole else int | float):
             raise UsageProblem(f"{name} is {value!r}, which is not a {'whole ' if wants_whole else ''}number")
-        changes[name] = value
+        if abs(value) >= 2**64:
+            raise UsageProblem(f"{name} is a number of more than 64 bits")
+        changes[name] = min(value, 2**31 - 1) if name == "top_k" else value  # no vocabulary is as large
     stop = values.get("stop")
     if stop is not None:
         stops = [stop] if isinstance(stop, str) else stop

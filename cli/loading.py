@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ingle.cli.output import Output
 from ingle.cli.progress import DownloadProgress
+from ingle.cli.signals import Signals
 
 if TYPE_CHECKING:
     from ingle.models.chat_template import ChatTemplate
@@ -74,7 +75,13 @@ def is_loading() -> bool:
 
 @contextmanager
 def open_model(
-    name: str | None, config: EngineConfig, output: Output, *, offline: bool = False, verbose: bool = False
+    name: str | None,
+    config: EngineConfig,
+    output: Output,
+    signals: Signals,
+    *,
+    offline: bool = False,
+    verbose: bool = False,
 ) -> Iterator[OpenModel]:
     """Raises ModelError and EngineError as they come."""
     global _loader
@@ -96,6 +103,7 @@ def open_model(
     template = ChatTemplate.from_info(info)
     _warm(template)
     with Engine.open(ref.path, config, model_info=info, model=_loader.result()) as engine:
+        signals.raise_if_stopped()  # llama.cpp logs through Python, and what is raised in there is swallowed
         gc.freeze()  # what the start has made stays: nobody need look at it again
         gc.enable()
         load_ms = (time.perf_counter() - started) * 1e3
@@ -104,6 +112,9 @@ def open_model(
         if verbose:
             _describe(output, ref, template, engine, load_ms)
         yield OpenModel(ref, info, template, engine, load_ms)
+        if verbose and (stats := engine.stats()).num_pool_resizes:
+            num_tokens = stats.num_blocks_total * stats.block_size
+            output.report(f"KV pool    {num_tokens} tokens, moved {stats.num_pool_resizes} times")
 
 
 def _warm(template: ChatTemplate) -> None:

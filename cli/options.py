@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -49,7 +49,9 @@ def _layers(text: str) -> int | Literal["auto", "all"]:
     return _parser(parsing.gpu_layers)(text)
 
 
-Model = Annotated[str | None, typer.Option("-m", "--model", metavar="MODEL", help="Alias or path to a .gguf file.")]
+Model = Annotated[
+    str | None, typer.Option("-m", "--model", metavar="MODEL", help="Alias, pypi:PACKAGE, or path to a .gguf file.")
+]
 CtxSize = Annotated[
     object,
     typer.Option("-c", "--ctx-size", metavar="auto|N", parser=_ctx, help="Longest conversation, in tokens."),
@@ -105,9 +107,14 @@ Seed = Annotated[
 ]
 Stop = Annotated[
     list[str] | None,
-    typer.Option("--stop", metavar="TEXT", help="End the answer before this text (repeatable)."),
+    typer.Option(
+        "--stop", metavar="TEXT", parser=_parser(parsing.words), help="End the answer before this text (repeatable)."
+    ),
 ]
-System = Annotated[str | None, typer.Option("-s", "--system", metavar="TEXT", help="System prompt.")]
+System = Annotated[
+    str | None,
+    typer.Option("-s", "--system", metavar="TEXT", parser=_parser(parsing.words), help="System prompt."),
+]
 Think = Annotated[
     bool | None,
     typer.Option(
@@ -122,6 +129,45 @@ Session = Annotated[
     str | None, typer.Option("--session", metavar="NAME", help="Begin or go on with the conversation of that name.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+_SPELLED = {
+    "threads": "-t/--threads",
+    "gpu_layers": "-ngl/--gpu-layers",
+    "cache_type_k": "-ctk/--cache-type-k",
+    "cache_type_v": "-ctv/--cache-type-v",
+    "batch_size": "-b/--batch-size",
+    "temp": "--temp",
+    "top_k": "--top-k",
+    "top_p": "--top-p",
+    "min_p": "--min-p",
+    "repeat_penalty": "--repeat-penalty",
+    "seed": "--seed",
+}
+
+_HINTS = {
+    "threads": "left out, it is the number of cores",
+    "gpu_layers": "left out, it is what fits",
+    "batch_size": "left out, it is 512",
+    "temp": "0 takes the likeliest token; left out, it is 0.8",
+    "top_k": "0 keeps all; left out, it is 40",
+    "top_p": "1 keeps all; left out, it is 0.95",
+    "min_p": "0 keeps all; left out, it is 0.05",
+    "repeat_penalty": "1 changes nothing; 1.1 is mild",
+    "seed": "left out, one is drawn",
+}
+
+_ENGINE_FIELDS = {"num_threads": "threads", "gpu_layers": "gpu_layers", "n_batch": "batch_size"}
+
+
+def _check(kind: Callable[..., object], name: str, value: object, blamed: str, hint: str) -> None:
+    """Raise UsageProblem where `kind` refuses `value` as its field `name`; `blamed` is what the user calls that."""
+    from ingle.runtime.errors import InvalidRequest
+
+    try:
+        kind(**{name: value})
+    except InvalidRequest as error:
+        raise UsageProblem(f"{blamed} {str(error).removeprefix(name).strip()}", hint) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +191,9 @@ class ModelFlags:
     def is_offline(self, settings: Settings) -> bool:
         return bool(settings.pick("offline", self.offline))
 
-    def engine_config(self, settings: Settings, *, max_num_seqs: int = 1) -> EngineConfig:
+    def engine_config(
+        self, settings: Settings, *, max_num_seqs: int = 1, keeps_pages_in_ram: bool = True
+    ) -> EngineConfig:
         """Raises UsageProblem or InvalidRequest for what makes no sense."""
         from ingle.runtime.config import KV_TYPES, EngineConfig
 
@@ -159,14 +207,22 @@ class ModelFlags:
             "n_batch": settings.pick("batch_size", self.batch_size),
         }
         given = {name: value for name, value in picked.items() if value is not None}
-        for name, flag in (("type_k", "-ctk/--cache-type-k"), ("type_v", "-ctv/--cache-type-v")):
+        for name in ("type_k", "type_v"):
             if given.get(name, "f16") not in KV_TYPES:
-                raise UsageProblem(f"{flag} is {given[name]!r}, which is none of {', '.join(KV_TYPES)}")
+                setting = f"cache_{name}"
+                blamed = settings.blame(setting, getattr(self, setting), _SPELLED[setting])
+                raise UsageProblem(f"{blamed} is {given[name]!r}, which is none of {', '.join(KV_TYPES)}")
         for name in ("n_ctx", "flash_attn"):
             if given.get(name) == "auto":
                 del given[name]
+        for name, setting in _ENGINE_FIELDS.items():
+            if name in given:
+                blamed = settings.blame(setting, getattr(self, setting), _SPELLED[setting])
+                _check(EngineConfig, name, given[name], blamed, _HINTS[setting])
         if settings.pick("kv_store", False if self.no_kv_store else None) is not False:
             given["page_dir"] = parsing.pages_path(os.environ)
+            if not keeps_pages_in_ram:
+                given["max_host_bytes"] = 0
         return EngineConfig(max_num_seqs=max_num_seqs, **given)  # type: ignore[arg-type]
 
 
@@ -186,8 +242,8 @@ class SamplingFlags:
     def max_output_tokens(self, settings: Settings) -> int | None:
         return settings.pick("max_tokens", self.max_tokens)
 
-    def params(self, settings: Settings) -> SamplingParams:
-        """Raises InvalidRequest for a value out of range."""
+    def params(self, settings: Settings, *, written: Collection[str] = ()) -> SamplingParams:
+        """Raises UsageProblem for a value out of range. `written`: settings that are no flags but called by name."""
         from ingle.runtime.request import SamplingParams
 
         picked = {
@@ -199,4 +255,12 @@ class SamplingFlags:
             "seed": settings.pick("seed", self.seed),
         }
         given = {name: value for name, value in picked.items() if value is not None}
+        for name, value in given.items():
+            setting = "temp" if name == "temperature" else name
+            spelled = setting if setting in written else _SPELLED[setting]
+            _check(
+                SamplingParams, name, value, settings.blame(setting, getattr(self, setting), spelled), _HINTS[setting]
+            )
+        if "" in self.stop:
+            raise UsageProblem(f"{'' if 'stop' in written else '--'}stop is empty", "leave it out, or give it a text")
         return SamplingParams(stop=self.stop, **given)  # type: ignore[arg-type]

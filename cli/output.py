@@ -15,12 +15,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ingle.cli.errors import Undeliverable
+
 if TYPE_CHECKING:
     from ingle.cli.wrap import Wrapper
 
 DIM = "2"
 RED = "31"
 YELLOW = "33"
+
+# What an answer must not do to a terminal: escape sequences move the cursor, rename the window, forge what others said.
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 class Output:
@@ -52,6 +57,8 @@ class Output:
 
     def answer(self, text: str) -> None:
         """A piece of an answer, out at once. Raises BrokenPipeError when nobody reads any more."""
+        if self.is_terminal:
+            text = text.translate(_CONTROLS)
         if not text:
             return
         self._last = text[-1]
@@ -63,26 +70,23 @@ class Output:
 
                 self._wrapper = Wrapper(shutil.get_terminal_size().columns)
             text = self._wrapper.feed(text)
-        self._out.write(text)
-        self._out.flush()
+        self._write(text)
 
     def end_answer(self) -> None:
         """Closes an answer: a newline where the text did not end in one. An empty answer stays empty."""
         if self._last != "\n":
-            self._out.write("\n")
-            self._out.flush()
+            self._write("\n")
         self._last = "\n"
         self._wrapper = None
 
     def close_answer(self) -> None:
         """`end_answer` on the way out: whether it can still be delivered does not matter any more."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, Undeliverable):
             self.end_answer()
 
     def line(self, text: str) -> None:
         """A line of data, as it is."""
-        self._out.write(text + "\n")
-        self._out.flush()
+        self._write(text + "\n")
 
     def json(self, value: Mapping[str, Any]) -> None:
         """One JSON object on one line."""
@@ -91,8 +95,17 @@ class Output:
         self.line(json.dumps(value, ensure_ascii=False))
 
     def flush(self) -> None:
-        """Raises BrokenPipeError or OSError when what was written could not be delivered."""
-        self._out.flush()
+        """Raises BrokenPipeError or Undeliverable when what was written could not be delivered."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Undeliverable(f"standard output: {error.strerror}", "is the disk full?") from None
 
     # -- stderr ------------------------------------------------------------------------------------------------
 
@@ -130,7 +143,7 @@ class Output:
     def _say(self, text: str, colour: str) -> None:
         # Whoever closed stderr does not want to hear it, and that is no reason to stop answering.
         if self._err.isatty():
-            text = _wrapped(text)
+            text = _wrapped(text.translate(_CONTROLS))
         with suppress(OSError, ValueError):
             self._err.write(f"\x1b[{colour}m{text}\x1b[0m\n" if self._colour else text + "\n")
             self._err.flush()

@@ -6,9 +6,9 @@ Two things are kept that a plain "render, then tokenize" loses:
 
 **Control tokens in what people type stay text.** A rendered template must be tokenized with control tokens recognised,
 or `<|im_end|>` would not end anything; but the same letters inside a message (a pasted transcript, a hostile document)
-must not. So each message is searched for stretches that the tokenizer would take for control tokens, these are replaced
-by placeholders the template cannot touch, and the rendered text is tokenized in stretches: template and message with
-control tokens recognised, placeholders as plain text.
+must not. So in each message the texts that the tokenizer would take for control tokens are replaced by placeholders
+that the template cannot touch, and the rendered text is tokenized in stretches: template and message with control
+tokens recognised, placeholders as plain text.
 
 **A conversation keeps the ids it generated.** The next prompt is the last prompt's ids, then the generated ids, then
 the tokens of what the template adds after the answer. Re-tokenizing the answer's text could give other ids, which
@@ -19,7 +19,7 @@ thinking, say) makes that impossible; then the whole text is tokenized again, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 _OPEN = "\ue0f0"
 _CLOSE = "\ue0f1"
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+_MARKERS = re.compile(f"[{_OPEN}{_CLOSE}]")
 
 
 class Tokenizer(Protocol):
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of `text`."""
+
+    def control_tokens(self) -> tuple[str, ...]:
+        """The texts that `parse_special` takes for control tokens, longest first."""
 
 
 class Template(Protocol):
@@ -75,11 +79,16 @@ class PromptBuilder:
         self._template = template
         self._masked: list[str] = []
         self._known: dict[str, str] = {}  # message → masked: each is searched once, however often it is rendered
+        self._controls: re.Pattern[str] | None = None  # asked for by the first message that has some
 
     def build(self, messages: Sequence[Message], *, enable_thinking: bool | None = None) -> Prompt:
         """The prompt for `messages`, tokenized from scratch."""
         text = self._render(messages, enable_thinking)
         return Prompt(tuple(self._tokens(text, at_start=True)), text)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """How many tokens `messages` are, where no answer is to follow."""
+        return len(self._tokens(self._render(messages, None, add_generation_prompt=False), at_start=True))
 
     def extend(
         self,
@@ -117,11 +126,15 @@ class PromptBuilder:
             return rest.lstrip()[len(trimmed) :]
         return None
 
-    def _render(self, messages: Sequence[Message], enable_thinking: bool | None) -> str:
+    def _render(
+        self, messages: Sequence[Message], enable_thinking: bool | None, *, add_generation_prompt: bool = True
+    ) -> str:
         from ingle.models.chat_template import Message
 
         masked = [Message(message.role, self._mask(message.content)) for message in messages]
-        return self._template.render(masked, add_generation_prompt=True, enable_thinking=enable_thinking)
+        return self._template.render(
+            masked, add_generation_prompt=add_generation_prompt, enable_thinking=enable_thinking
+        )
 
     # -- control tokens ----------------------------------------------------------------------------------------
 
@@ -141,42 +154,22 @@ class PromptBuilder:
         """`text` with every stretch that would become a control token replaced by a placeholder."""
         if (known := self._known.get(text)) is not None:
             return known
-        masked, rest = "", text
-        while stretch := self._first_control(rest):
-            start, end = stretch
-            masked += rest[:start] + self._placeholder(rest[start:end])
-            rest = rest[end:]
-        self._known[text] = masked + rest
-        return masked + rest
+        pattern = self._control_pattern() if self._has_control(text) else _MARKERS
+        masked = self._known[text] = pattern.sub(lambda found: self._placeholder(found[0]), text)
+        return masked
+
+    def _control_pattern(self) -> re.Pattern[str]:
+        """Control tokens, longest first, and our own markers: what lies between its matches holds none."""
+        if self._controls is None:
+            names = (*self._tokenizer.control_tokens(), _OPEN, _CLOSE)
+            self._controls = re.compile("|".join(map(re.escape, names)))
+        return self._controls
 
     def _placeholder(self, text: str) -> str:
         if text not in self._masked:
             self._masked.append(text)
         return f"{_OPEN}{self._masked.index(text)}{_CLOSE}"
 
-    def _first_control(self, text: str) -> tuple[int, int] | None:
-        """Half-open range of the first stretch of `text` that tokenizes to a control token (or is our own marker)."""
-        marker = min((at for char in (_OPEN, _CLOSE) if (at := text.find(char)) >= 0), default=None)
-        head = text if marker is None else text[:marker]
-        if self._has_control(head):
-            # The shortest beginning that has one ends where the first one ends; of that, the shortest end that still
-            # has one is the stretch itself.
-            end = _smallest(1, len(head), lambda n: self._has_control(head[:n]))
-            length = _smallest(1, end, lambda n: self._has_control(head[end - n : end]))
-            return end - length, end
-        return None if marker is None else (marker, marker + 1)
-
     def _has_control(self, text: str) -> bool:
         plain = self._tokenizer.tokenize(text, add_special=False, parse_special=False)
         return plain != self._tokenizer.tokenize(text, add_special=False, parse_special=True)
-
-
-def _smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The smallest n in [low, high] for which `holds(n)`; it holds for `high` and, once true, stays true."""
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -23,7 +23,7 @@ _JSON = """\
 | `version` | 1; changes when a key changes its meaning or goes |
 | `model` | short name of the model |
 | `text` | the answer |
-| `finish_reason` | `stop` (the model ended it, or a stop text did) or `length` (the limit, or the context, is reached) |
+| `finish_reason` | `stop` (the model ended it, or a stop text did), `length` (the limit, or the context, is reached), `abort` (Ctrl-C), `deadline` (its time was up) or `error` |
 | `usage` | `prompt_tokens`, `completion_tokens`, `total_tokens`, `prompt_tokens_details.cached_tokens` |
 | `cache` | where the cached tokens were: `resident_tokens`, `host_tokens` (RAM), `disk_tokens`; `restore_ms` to bring them back; `saved_ms`, about what computing them would have taken more (null where unknown) |
 | `timings` | milliseconds: `load_ms`, `queue_ms`, `prefill_ms`, `ttft_ms` (to the first token), `tpot_ms` (each further token), `e2e_ms`; null where there was nothing to measure |
@@ -36,7 +36,8 @@ an error the exit code is 1.
 
 `ingle chat --json` prints the object above for every turn, without `load_ms`, with `dropped_exchanges` (how many earlier
 exchanges had to leave the context for this one) and `session` (its name; null: it is not kept). So does
-`ingle run --session NAME --json`.
+`ingle run --session NAME --json`. For a turn that fails `ingle chat --json` prints `version`, `error` and `hint`, and the
+exit code is 1 at the end.
 
 `ingle cache info --json` prints `version`, `directory`, `num_pages`, `num_bytes` and `folders`, each with `model`, `file`,
 `architecture`, `type_k`, `type_v`, `path`, `num_pages`, `num_bytes` and `last_used` (seconds since 1970);
@@ -104,7 +105,9 @@ def _help(*command: str) -> str:
 
 def _chat_commands() -> str:
     rows = [f"| `{f'{c.name} {c.arguments}'.strip()}` | {c.help} |" for c in COMMANDS.values()]
-    return "\n".join(["In the chat (a command may be shortened):", "", "| | |", "|---|---|", *rows])
+    return "\n".join(
+        ["In the chat (a command may be shortened, to two letters at least):", "", "| | |", "|---|---|", *rows]
+    )
 
 
 if __name__ == "__main__":

@@ -48,20 +48,23 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
     """Returns the exit code; raises what `errors.describe` turns into one."""
     settings = settings_file.load()
     output.quiet = bool(settings.pick("quiet", flags.quiet))
+    if flags.raw:
+        _refuse_chat_flags(flags)
     if flags.jsonl:
         from ingle.cli.jsonl import run_lines
 
         return run_lines(flags, settings, output, signals)
     if flags.session is not None:
         return _continue(flags, flags.session, settings, output, signals)
-    text = source.read_prompt(flags.prompt, flags.files)
-    config = flags.model.engine_config(settings)
+    text = source.read_prompt(flags.prompt, flags.files, raw=flags.raw)
+    config = flags.model.engine_config(settings, keeps_pages_in_ram=False)  # one answer: nobody would ask for them
     params = flags.sampling.params(settings)
     max_tokens = flags.sampling.max_output_tokens(settings)
     with open_model(
         flags.model.name(settings),
         config,
         output,
+        signals,
         offline=flags.model.is_offline(settings),
         verbose=flags.verbose,
     ) as model:
@@ -78,6 +81,18 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
         return _answer(flags, model, prompt, request, output, signals)
 
 
+def _refuse_chat_flags(flags: RunFlags) -> None:
+    """Without a template there is nowhere to put what these say."""
+    if flags.system is not None:
+        raise UsageProblem(
+            "--raw continues a text, which has no system prompt", "leave out -s, or put it into the text"
+        )
+    if flags.think is not None:
+        raise UsageProblem(
+            "--raw has no template that --think or --no-think could tell anything", "leave out one of them"
+        )
+
+
 def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, signals: Signals) -> int:
     """One turn of the conversation `name`, which is made where there is none."""
     from ingle.cli import shelf
@@ -87,7 +102,7 @@ def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, si
         raise UsageProblem("--raw continues a text, and --session is a conversation", "leave out one of them")
     path = shelf.path_of(name)
     text = source.read_prompt(flags.prompt, flags.files)
-    config = flags.model.engine_config(settings)
+    config = flags.model.engine_config(settings, keeps_pages_in_ram=False)  # one answer: nobody would ask for them
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     with (
         closing(Transcript.open(path)) as kept_in,
@@ -95,6 +110,7 @@ def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, si
             flags.model.name(settings),
             config,
             output,
+            signals,
             offline=flags.model.is_offline(settings),
             verbose=flags.verbose,
         ) as model,
@@ -144,6 +160,7 @@ def _answer(
 
     with signals.answering(engine):
         request_id = engine.add(request)
+        signals.interrupt_again()
         try:
             for last in engine.stream(request_id):
                 show(thoughts.feed(last.text) if thoughts else last.text)
@@ -155,10 +172,9 @@ def _answer(
     if thoughts:
         show(thoughts.finish())
     if flags.json:
-        if signals.stopped_by is None:
-            from ingle.cli import stats
+        from ingle.cli import stats
 
-            output.json(stats.as_json(model.ref.name, "".join(pieces), last, model.load_ms))
+        output.json(stats.as_json(model.ref.name, "".join(pieces), last, model.load_ms))
     else:
         output.end_answer()
     if flags.stats:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -89,19 +89,29 @@ def on_off_auto(text: str) -> bool | None:
 
 
 def words(text: str) -> str:
+    try:
+        text.encode()  # an argument or a variable that is not UTF-8 has lone surrogates, which no tokenizer can take
+    except UnicodeEncodeError:
+        raise ValueError("UTF-8 text") from None
+    return text
+
+
+def name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a name")
     return text
 
 
 # Name in the config file → parser. In the environment: INGLE_ and the name in capitals.
 TABLE: dict[str, Callable[[str], Any]] = {
-    "model": words,
+    "model": name,
     "system": words,
     "ctx_size": context_size,
     "threads": positive,
     "gpu_layers": gpu_layers,
     "flash_attn": on_off_auto,
-    "cache_type_k": words,
-    "cache_type_v": words,
+    "cache_type_k": name,
+    "cache_type_v": name,
     "batch_size": positive,
     "max_tokens": whole,
     "temp": real,
@@ -119,9 +129,14 @@ TABLE: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment and the config file say, parsed: name → value."""
+    """What the environment and the config file say, parsed: name → value. `origins`: name → where it was said."""
 
     values: Mapping[str, Any]
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def blame(self, name: str, flag: object, spelled: str) -> str:
+        """What a message calls the value that `pick` takes: the flag as `spelled`, or where else it came from."""
+        return spelled if flag is not None or name not in self.origins else self.origins[name]
 
     def pick(self, name: str, flag: T | None) -> T | None:
         """`flag` where it was given, else what the settings say, else None."""
@@ -132,12 +147,15 @@ class Settings:
 def load(environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Settings:
     """Read both sources. Raises UsageProblem for a value or key that makes no sense, InputProblem for a locked file."""
     environ = os.environ if environ is None else environ
-    values = _from_file(config_path(environ) if config_file is None else config_file)
+    path = config_path(environ) if config_file is None else config_file
+    values = _from_file(path)
+    origins = {name: f"{path}: {name}" for name in values}
     for name, parse in TABLE.items():
         variable = f"INGLE_{name.upper()}"
         if text := environ.get(variable):
             values[name] = _parsed(parse, text, variable)
-    return Settings(values)
+            origins[name] = variable
+    return Settings(values, origins)
 
 
 def config_path(environ: Mapping[str, str]) -> Path:

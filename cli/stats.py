@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ def sentence(metrics: RequestMetrics) -> str:
     if metrics.tpot_s:
         answer += f" ({1 / metrics.tpot_s:.1f}/s)"
     parts.append(answer)
+    if metrics.itl_s:
+        gaps = sorted(metrics.itl_s)
+        median, p95 = (gaps[math.ceil(share * len(gaps)) - 1] * 1e3 for share in (0.5, 0.95))
+        parts.append(f"between tokens {median:.1f} ms (P95 {p95:.1f}, at most {gaps[-1] * 1e3:.1f})")
     if metrics.ttft_s is not None:
         parts.append(f"first token after {metrics.ttft_s:.2f} s")
     if metrics.e2e_s is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ingle.cli import stats
 from ingle.cli.conversation import Conversation, Turn
-from ingle.cli.errors import Terminated
+from ingle.cli.errors import CliError, Terminated
 from ingle.cli.loading import OpenModel
 from ingle.cli.options import SamplingFlags
 from ingle.cli.output import Output
@@ -81,7 +81,7 @@ class Talk:
         self.output = output
         self.sampling = flags.sampling
         self.last: LastTurn | None = None
-        self._signals = signals
+        self.signals = signals
         self._num_resumed_tokens = 0  # of a conversation that was resumed, until its first answer
         self.session = self._opened(kept_in)
         if flags.system is not None:
@@ -145,14 +145,13 @@ class Talk:
         generated: list[int] = []
         pieces: list[str] = []
         last: RequestOutput | None = None
-        with self._signals.answering(engine):
+        with self.signals.answering(engine):
             request_id = engine.add(request)
+            self.signals.interrupt_again()
             for last in engine.stream(request_id):
                 generated += last.new_tokens
                 pieces.append(last.text)
                 show(thoughts.feed(last.text) if thoughts else last.text)
-                if self._signals.stopped_by is not None and not last.finished:
-                    engine.interrupt()  # it came before the stream was listening
         assert last is not None
         if thoughts:
             show(thoughts.finish())
@@ -166,19 +165,22 @@ class Talk:
         self.last = LastTurn(turn.prompt.tokens, last.metrics)
         if generated:
             self.session.answer(turn, generated, answer, str(last.finish_reason), exact=last.stop_string is None)
+        if last.error is not None:
+            raise CliError(last.error)
         if self.flags.json:
             output.json(self._as_json(turn, answer, last))
         if self.flags.stats:
             for line in stats.turn(self.model.engine, turn.prompt.tokens, last.metrics):
                 output.report(line)
-        stopped_by = self._signals.stopped_by
+        stopped_by = self.signals.stopped_by
         if stopped_by is not None and stopped_by != signal.SIGINT:
             raise Terminated(stopped_by)
-        if last.error is not None:
-            output.error(last.error)
-        elif last.finish_reason == "abort":
+        max_tokens = self.sampling.max_output_tokens(self.settings)
+        if last.finish_reason == "abort":
             output.note("(stopped)" if generated else "(stopped before it began; /retry asks again)")
-        elif last.finish_reason == "length" and self.sampling.max_output_tokens(self.settings) is None:
+        elif self.is_chat and max_tokens == 0:
+            output.note("note: max_tokens is 0, so there is no answer; /set max_tokens default brings answers back")
+        elif last.finish_reason == "length" and max_tokens is None:
             output.warn("the answer ends here because the context is full; /new starts afresh")
         self._say_what_came_back(last.metrics)
         self._warn_of_end()
@@ -192,11 +194,12 @@ class Talk:
     def _warn_of_end(self) -> None:
         n_ctx = self.model.engine.info.n_ctx
         conversation = self.session.conversation
-        used = len(conversation.tokens)
-        if used > WARN_AT * self._prompt_limit():
+        used = conversation.num_tokens
+        if conversation.in_context and used > WARN_AT * self._prompt_limit():
             oldest = _described([conversation.in_context[0].question])
             self.output.note(
-                f"note: {used} of {n_ctx} tokens of context used; {oldest} will be dropped first. /new starts afresh"
+                f"note: {used} of {n_ctx} tokens of context used; {oldest} and about half of the rest will be dropped "
+                "first. /new starts afresh"
             )
 
     def _as_json(self, turn: Turn, answer: str, last: RequestOutput) -> dict[str, Any]:

@@ -12,10 +12,11 @@ Scalar = bool | int | float | str
 class HeaderError(Exception):
     """What is wrong with the bytes, without the path. `unsupported`: sound, but a version or type we do not read."""
 
-    def __init__(self, reason: str, *, unsupported: bool = False) -> None:
+    def __init__(self, reason: str, *, unsupported: bool = False, hint: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.unsupported = unsupported
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,4 +277,4 @@ def _per_layer(header: Header, key: str, buf: Buffer) -> int | tuple[int, ...]:
 def _user_error(path: Path, error: HeaderError) -> BadModelFile:
     if error.unsupported:
         return UnsupportedModel(f"{path}: {error.reason}", _UNSUPPORTED_HINT)
-    return BadModelFile(f"{path}: {error.reason}", DAMAGED_HINT)
+    return BadModelFile(f"{path}: {error.reason}", error.hint or DAMAGED_HINT)

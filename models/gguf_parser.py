@@ -31,6 +31,7 @@ from ingle.models.gguf_reader import (
 _TENSOR_TAIL: Final = struct.Struct("<IQ")  # type, offset
 
 _MAGIC: Final = b"GGUF"
+NAME_A_GGUF: Final = "Name a .gguf file."
 _DEFAULT_ALIGNMENT: Final = 32
 _MAX_ITEMS: Final = 1 << 30  # GGUF_MAX_ARRAY_ELEMENTS
 _MAX_STRINGS: Final = 1 << 24  # of one array; the native reader would allow _MAX_ITEMS
@@ -52,19 +53,22 @@ def parse_header(buf: Buffer, *, keep: str | None = None) -> Header:
     """
     end = len(buf)
     if end < 4:
-        raise HeaderError(f"not a GGUF file: only {end} bytes long")
+        raise HeaderError(f"not a GGUF file: only {end} bytes long", hint=NAME_A_GGUF)
     if buf[:4] != _MAGIC:
-        raise HeaderError(f"not a GGUF file: it begins with {_quote(buf[:4])} instead of 'GGUF'")
+        raise HeaderError(f"not a GGUF file: it begins with {_quote(buf[:4])} instead of 'GGUF'", hint=NAME_A_GGUF)
     reader = Reader(buf, end)
     reader.pos = 4
     header = Header(version=_read_version(reader), size_bytes=end)
     num_tensors = reader.number(U64, "the header")
     num_kv = reader.number(U64, "the header")
     left = end - reader.pos
-    if num_kv > _MAX_KEYS or num_kv * _MIN_KV_BYTES > left:
+    if num_kv > _MAX_KEYS:
         raise HeaderError(f"absurd number of metadata keys: {num_kv} in a file of {end} bytes")
-    if num_tensors > _MAX_TENSORS or num_tensors * _MIN_TENSOR_BYTES > left:
+    if num_tensors > _MAX_TENSORS:
         raise HeaderError(f"absurd number of tensors: {num_tensors} in a file of {end} bytes")
+    for what, count, least in (("metadata keys", num_kv, _MIN_KV_BYTES), ("tensors", num_tensors, _MIN_TENSOR_BYTES)):
+        if count * least > left:
+            raise HeaderError(f"truncated: the file ends after {end} bytes and should hold {count} {what}")
     for index in range(num_kv):
         _read_kv(reader, header, index, keep)
     alignment = _alignment(header)

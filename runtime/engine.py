@@ -155,7 +155,7 @@ class Engine:
         return self._model.detokenize(tokens, special=special)
 
     def control_tokens(self) -> tuple[str, ...]:
-        """The texts that `parse_special` takes for control tokens, longest first."""
+        """The texts that are tokens only with `parse_special`, control tokens above all; longest first."""
         return self._model.control_tokens()
 
     # -- requests ------------------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ def _import_low_level() -> Any:
 
 lib = _import_low_level()
 
+_ONLY_SPECIAL = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN  # llama_vocab::impl::tokenizer_st_partition
+
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _log_lines: list[str] = []  # the last error lines, for messages
 _log_sink: Callable[[str], None] | None = None
@@ -204,12 +206,12 @@ class LlamaModel:
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
     def control_tokens(self) -> tuple[str, ...]:
-        """The texts of control tokens, which llama_tokenize finds in text under `parse_special`, longest first."""
+        """The texts that llama_tokenize takes for tokens only under `parse_special`, longest first."""
         if self._control_tokens is None:
             texts: list[str] = [
                 lib.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace")
                 for token in range(self.num_vocab)
-                if lib.llama_vocab_is_control(self._vocab, token)
+                if lib.llama_vocab_get_attr(self._vocab, token) & _ONLY_SPECIAL
             ]
             self._control_tokens = tuple(sorted(filter(None, texts), key=len, reverse=True))
         return self._control_tokens

@@ -215,7 +215,18 @@ def main() -> int:
             ratio = statistics.median(b / a for a, b in pairs)
             ok &= report(name, pairs, f"≥ {floor}", ratio >= floor, f"{ratio:.3f}")
         lib.llama_free(bare.context)
-    ingle = [str(Path(sys.executable).with_name("ingle")), "run", "-m", str(path), "-n", "1", "--temp", "0", PROMPT]
+    ingle = [
+        str(Path(sys.executable).with_name("ingle")),
+        "run",
+        "--no-kv-store",
+        "-m",
+        str(path),
+        "-n",
+        "1",
+        "--temp",
+        "0",
+        PROMPT,
+    ]
     script = [sys.executable, "-c", BARE_SCRIPT, str(path), str(config.threads()), RENDERED]
     runs = [(first_byte(ingle), first_byte(script)) for _ in range(options.pairs + 1)][1:]
     times = [(a[0] * 1e3, b[0] * 1e3) for a, b in runs]

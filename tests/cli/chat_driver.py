@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
@@ -17,6 +18,12 @@ def echo(prompt: str) -> str:
 
 
 class Driven(FakeEngine):
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        if "slow to tokenize" in text:
+            print("(tokenizing)", file=sys.stderr, flush=True)
+            threading.Event().wait(10)
+        return super().tokenize(text, add_special=add_special, parse_special=parse_special)
+
     def shrink(self) -> bool:
         print("(shrunk)", file=sys.stderr, flush=True)
         return True

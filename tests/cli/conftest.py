@@ -12,13 +12,14 @@ import pytest
 
 from ingle.cli import chat as chat_module
 from ingle.cli.chat import ChatFlags, chat
+from ingle.cli.errors import InputProblem
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
 from ingle.cli.signals import Signals
 from tests.cli.fakes import CHATML, FakeEngine, open_fake
 from tests.cli.screen import Screen
 
-Turns = list[str | Callable[[], str]]
+Turns = list[str | InputProblem | Callable[[], str]]
 
 
 class Script:
@@ -29,9 +30,9 @@ class Script:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    def turns(self) -> Iterator[str]:
+    def turns(self) -> Iterator[str | InputProblem]:
         for turn in self._turns:
-            yield turn if isinstance(turn, str) else turn()
+            yield turn if isinstance(turn, str | InputProblem) else turn()
 
     def edit(self, text: str) -> str | None:
         return f"{text}, edited"

@@ -34,6 +34,9 @@ class CharTokenizer:
             text = text[len(name) if name else 1 :]
         return tokens
 
+    def control_tokens(self) -> tuple[str, ...]:
+        return tuple(sorted(CONTROL, key=len, reverse=True))
+
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> str:
         names = {number: name for name, number in CONTROL.items()}
         return "".join(names.get(token) or chr(token) for token in tokens)
@@ -105,11 +108,11 @@ class FakeEngine(CharTokenizer):
     def add(self, request: Request) -> RequestId:
         self.prompts.append(tuple(request.tokens))
         request_id = RequestId(len(self.prompts))
+        self._interrupted = False
         self._requests[request_id] = request
         return request_id
 
     def stream(self, request_id: RequestId) -> Iterator[RequestOutput]:
-        self._interrupted = False
         request = self._requests.pop(request_id)
         metrics = RequestMetrics(time.perf_counter(), seed=1, num_prompt_tokens=len(request.tokens))
         metrics.num_cached_tokens = metrics.num_disk_tokens = max(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ingle.cli.errors import Terminated
+from ingle.cli import source
+from ingle.cli.errors import InputProblem, Terminated
 from ingle.cli.signals import Signals
 from tests.cli.conftest import Turns
 from tests.cli.fakes import CHATML, FakeEngine
@@ -60,7 +61,7 @@ def test_a_command_may_be_shortened_and_a_message_may_begin_with_a_slash(talk: A
         ("/s", ["there is no command /s"]),
         ("/set colour red", ["colour"]),
         ("/set temp hot", ["temp", "hot"]),
-        ("/set temp -1", ["temperature", "-1"]),
+        ("/set temp -1", ["temp is -1"]),
     ],
 )
 def test_a_wrong_command_changes_nothing(talk: Any, line: str, words: list[str]) -> None:
@@ -83,7 +84,7 @@ def test_full_context_drops_the_oldest_and_says_so(talk: Any) -> None:
     code, _, err = talk(engine, [f"question number {n}" for n in range(6)])
     assert code == 0
     dropped = [line for line in err if "dropping" in line]
-    assert dropped[0].startswith("warning: the context (400 tokens) is full: dropping the oldest exchange")
+    assert dropped[0].startswith("warning: the context (400 tokens) is full: dropping the 3 oldest exchanges (")
     assert '"question number 0"' in dropped[0]
     foretold = [line for line in err if "will be dropped first" in line]
     assert foretold
@@ -155,3 +156,53 @@ def test_json_is_one_object_a_turn(talk: Any) -> None:
 def test_stats(talk: Any) -> None:
     _, _, err = talk(FakeEngine(), ["one"], stats=True)
     assert "answer 3 tokens" in err[0]
+
+
+def test_context_and_its_warning_after_a_new_system_prompt(talk: Any) -> None:
+    engine = FakeEngine(lambda _: "x" * 30, n_ctx=200)
+    _, _, err = talk(engine, ["one", "/system Be nice.", "/context", "/system " + "a" * 60, "two"])
+    assert next(line for line in err if " of 200 tokens (" in line)[0] != "0"
+    assert any("will be dropped" in line for line in err)
+
+
+def test_a_json_turn_that_fails_is_an_object(talk: Any) -> None:
+    code, out, err = talk(FakeEngine(n_ctx=100), ["x" * 200, InputProblem("no text", "so"), "hi"], json=True)
+    failed, unread, answered = map(json.loads, out.splitlines())
+    assert (code, err) == (1, [])
+    assert failed.keys() == unread.keys() == {"version", "error", "hint"}
+    assert (unread["error"], unread["hint"]) == ("no text", "so")
+    assert answered["text"] == "yes"
+
+
+def test_ctrl_c_while_a_prompt_is_made_ends_a_pipe(talk: Any) -> None:
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        talk(FakeEngine(), [interrupted])
+
+
+def test_no_tokens_is_said(talk: Any) -> None:
+    _, out, err = talk(FakeEngine(), ["/set max_tokens 0", "one"])
+    assert out == ""
+    assert "max_tokens is 0" in err[1]
+
+
+def test_arguments_begin_after_any_space_and_keep_their_lines(talk: Any) -> None:
+    engine = FakeEngine()
+    _, _, err = talk(engine, ["/system\nBe nice.\nBe brief.", "/set\ttemp\t0.5", "one"])
+    assert "Be nice.\nBe brief." in engine.detokenize(engine.prompts[0])
+    assert "temp = 0.5" in err
+
+
+def test_one_letter_is_no_command(talk: Any) -> None:
+    engine = FakeEngine()
+    code, _, err = talk(engine, ["one", "/n", "two"])
+    assert code == 1
+    assert "there is no command /n" in err[0]
+    assert "one" in engine.detokenize(engine.prompts[1])
+
+
+def test_somebody_whose_answers_go_elsewhere_is_told_to_type(talk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "stdin_is_terminal", lambda: True)
+    assert talk(FakeEngine(), ["one"]) == (0, "yes\n", ["reading turns from the terminal, one a line; Ctrl-D ends"])

@@ -24,20 +24,23 @@ def test_begin_changes_nothing() -> None:
     assert talk.exchanges == []
 
 
-def test_oldest_exchanges_leave_first_and_only_as_many_as_needed() -> None:
+def test_oldest_exchanges_leave_first_until_the_others_take_half_of_the_room() -> None:
     talk = conversation("be brief")
     for number in range(4):
         exchange(talk, f"question {number}", f"answer {number}")
     whole = talk.begin("last", 10_000)
     assert whole.dropped == ()
     one_less = talk.begin("last", len(whole.prompt.tokens) - 1)
-    assert one_less.dropped == (talk.exchanges[0],)
-    assert "question 0" not in text(one_less.prompt.tokens)
-    assert "question 1" in text(one_less.prompt.tokens)
+    assert one_less.dropped == tuple(talk.exchanges[:3])
+    bare = len(conversation("be brief").begin("last", 10_000).prompt.tokens)
+    history = len(whole.prompt.tokens) - bare
+    assert len(one_less.prompt.tokens) == bare + history // 4, "a second one would be more than half of what is left"
+    assert "question 2" not in text(one_less.prompt.tokens)
+    assert "question 3" in text(one_less.prompt.tokens)
     assert "be brief" in text(one_less.prompt.tokens), "the system prompt stays"
     assert len(talk.exchanges) == 4, "nothing has left until the turn is over"
     talk.commit(one_less, (CONTROL[END],), "x")
-    assert [e.question for e in talk.in_context] == ["question 1", "question 2", "question 3", "last"]
+    assert [e.question for e in talk.in_context] == ["question 3", "last"]
 
 
 def test_a_question_that_cannot_fit_leaves_only_itself() -> None:
@@ -87,7 +90,7 @@ def test_undo_brings_back_what_had_left() -> None:
     exchange(talk, "second", "two")
     before = talk.begin("third", 10_000).prompt.tokens
     exchange(talk, "x" * 200, "long", limit=250)
-    assert len(talk.in_context) == 2, "the first has left"
+    assert len(talk.in_context) == 1, "the first two have left"
     assert [gone.question for gone in talk.undo(1)] == ["x" * 200]
     assert talk.begin("third", 10_000).prompt.tokens == before
     assert [gone.question for gone in talk.undo(5)] == ["first", "second"]
@@ -101,3 +104,17 @@ def test_undo_across_a_new_system_prompt_makes_the_ids_anew() -> None:
     exchange(talk, "c", "d")
     talk.undo(1)
     assert text(talk.begin("e", 1000).prompt.tokens).startswith("<|im_start|>system\nnew")
+
+
+def test_num_tokens_is_known_where_the_ids_are_not() -> None:
+    talk = conversation("old")
+    assert talk.num_tokens == 0
+    exchange(talk, "a", "b")
+    assert talk.num_tokens == len(talk.tokens)
+    talk.system = "longer"
+    assert talk.tokens == ()
+    begun = talk.begin("", 10_000).prompt.tokens
+    around = len(conversation().begin("", 10_000).prompt.tokens)  # an empty question, and where the answer begins
+    assert talk.num_tokens == len(begun) - around
+    talk.commit(talk.begin("c", 1000), tuple(map(ord, "d\nUser:")), "d", exact=False)
+    assert talk.num_tokens == len(begun) - around + len("<user|c>|") + len("<assistant|d>|"), "a mark is one token"

@@ -77,7 +77,12 @@ def test_reports(error: BaseException, report: Report) -> None:
 
 def test_a_bug_says_that_it_is_one() -> None:
     report = describe(ZeroDivisionError("division\nby zero"))
+    assert report.is_bug
     assert report.exit_code == 1
     assert report.message == "unexpected ZeroDivisionError: division by zero"
     assert report.hint is not None
     assert "INGLE_DEBUG" in report.hint
+
+
+def test_the_word_unexpected_makes_no_bug() -> None:
+    assert not describe(CliError("unexpected end of the file")).is_bug

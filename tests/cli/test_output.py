@@ -113,3 +113,13 @@ def test_nobody_listens_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     output.note("a note")
     output.answer("b")
     assert out.getvalue() == "b"
+
+
+def test_an_answer_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a\x1b[2J\x07\r\x9b1mb\tc\n"
+    output, out, _ = sink(monkeypatch, terminal=True)
+    output.answer(text)
+    assert out.getvalue() == "a[2J1mb\tc\n"
+    piped, out, _ = sink(monkeypatch, terminal=False)
+    piped.answer(text)
+    assert out.getvalue() == text

@@ -117,3 +117,33 @@ def test_a_template_that_writes_the_time_does_not_lose_the_history() -> None:
     messages = [*user("hi"), Message("assistant", "yes"), Message("user", "?")]
     following = build.extend((*prompt.tokens, *generated), messages[:-2], "yes", messages)
     assert following.tokens[: len(prompt.tokens) + len(generated)] == prompt.tokens + generated
+
+
+class Counting(CharTokenizer):
+    def __init__(self) -> None:
+        self.num_characters = 0
+        self.num_asked = 0
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        self.num_characters += len(text)
+        return super().tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def control_tokens(self) -> tuple[str, ...]:
+        self.num_asked += 1
+        return super().control_tokens()
+
+
+def test_a_message_is_searched_once_however_many_control_tokens_it_holds() -> None:
+    tokenizer = Counting()
+    build = PromptBuilder(tokenizer, ChatTemplate(CHATML))
+    build.build(user("a" * 1000))
+    assert tokenizer.num_asked == 0, "the list of control tokens is not free"
+    text = f"some words {END} " * 200
+    tokenizer.num_characters = 0
+    tokens = build.build(user(text)).tokens
+    assert len(controls(tokens)) == 3
+    assert tokenizer.num_characters < 3 * len(text) + 100, "twice to find out, once for the prompt"
+    tokenizer.num_characters = 0
+    build.build(user(text))
+    assert tokenizer.num_characters < len(text) + 100
+    assert tokenizer.num_asked == 1

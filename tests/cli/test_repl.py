@@ -122,3 +122,14 @@ def test_terminated_while_idle(open_chat: Callable[..., Screen]) -> None:
 )
 def test_is_unfinished(text: str, expected: bool) -> None:
     assert is_unfinished(text) is expected
+
+
+def test_ctrl_c_while_a_prompt_is_made_keeps_the_chat(open_chat: Callable[..., Screen]) -> None:
+    chat = open_chat()
+    chat.send("slow to tokenize\r")
+    chat.says("(tokenizing)")
+    chat.send(CTRL_C)
+    chat.says("(stopped)")
+    chat.prompt()
+    chat.send("still there?\r")
+    chat.says("['still there?']")

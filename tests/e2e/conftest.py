@@ -49,11 +49,11 @@ class Shell:
         )
         return Result(done.returncode, done.stdout, done.stderr.decode())
 
-    def start(self, line: str) -> subprocess.Popen[bytes]:
+    def start(self, line: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """The command itself, not a shell around it, so that a signal reaches it."""
         return subprocess.Popen(
             ["bash", "-c", f"exec {line}"],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environ,

@@ -44,17 +44,24 @@ def refused(result: Result, code: int, *words: str) -> None:
         ("ingle run hi -fa perhaps", 2, ["--flash-attn", "perhaps"]),
         ("ingle run hi -ctk q9_9", 2, ["q9_9", "q8_0"]),
         ("ingle run hi -ctv q8_0 -fa off", 2, ["flash attention"]),
-        ("ingle run hi --temp -1", 2, ["temperature", "-1"]),
-        ("ingle run hi --temp nan", 2, ["temperature", "nan"]),
-        ("ingle run hi --top-p 2", 2, ["top_p", "2"]),
-        ("ingle run hi --repeat-penalty 0", 2, ["repeat_penalty"]),
-        ('ingle run hi --stop ""', 2, ["stop string is empty"]),
+        ("ingle run hi --temp -1", 2, ["--temp is -1", "hint: 0 takes"]),
+        ("ingle run hi --temp nan", 2, ["--temp is nan", "hint: "]),
+        ("ingle run hi --top-p 2", 2, ["--top-p is 2", "hint: "]),
+        ("ingle run hi --repeat-penalty 0", 2, ["--repeat-penalty is 0", "hint: "]),
+        ("ingle run hi -t 1000", 2, ["--threads is 1000", "hint: "]),
+        ("ingle run hi -b 100000", 2, ["--batch-size is 100000", "hint: "]),
+        ("ingle run hi --seed 99999999999999999999", 2, ["--seed is 9999", "hint: "]),
+        ('ingle run hi --stop ""', 2, ["--stop is empty", "hint: "]),
         ("ingle run hi --no-such-flag", 2, ["--no-such-flag", "ingle run --help"]),
         ("ingle run hi there", 2, ["there"]),
         ("ingle nonsense", 2, ["nonsense", "ingle --help"]),
         ("ingle run --jsonl hi", 2, ["--jsonl"]),
         ("ingle run hi --session a/b", 2, ["a/b"]),
         ("ingle run hi --session trip --raw", 2, ["--raw", "--session"]),
+        ("ingle run hi --raw -s brief", 2, ["--raw", "-s"]),
+        ("ingle run hi --raw --no-think", 2, ["--raw", "--no-think"]),
+        ("ingle run hi -s $'caf\\xe9'", 2, ["--system", "UTF-8"]),
+        ("ingle run hi --stop $'caf\\xe9'", 2, ["--stop", "UTF-8"]),
         ("ingle chat --resume", 66, ["no conversation"]),
         ("ingle chat --resume --session trip", 2, ["--resume", "--session"]),
         ("ingle cache clear", 2, ["--yes"]),
@@ -149,6 +156,9 @@ def test_offline_without_the_model(shell: Shell) -> None:
 
 def test_setting_that_makes_no_sense(shell: Shell) -> None:
     refused(shell("ingle run hi", INGLE_CTX_SIZE="large"), 2, "INGLE_CTX_SIZE", "large")
+    refused(shell("ingle run hi", INGLE_MODEL=" "), 2, "INGLE_MODEL")
+    refused(shell("ingle run hi", INGLE_TEMP="-1"), 2, "INGLE_TEMP is -1")
+    refused(shell("ingle run hi", INGLE_THREADS="1000"), 2, "INGLE_THREADS is 1000")
 
 
 @pytest.mark.parametrize(
@@ -163,3 +173,17 @@ def test_config_file_that_makes_no_sense(shell: Shell, toml: str, word: str) -> 
 
 def test_traceback_only_when_asked_for(shell: Shell) -> None:
     assert "Traceback" in shell("ingle run hi -m nowhere.gguf", INGLE_DEBUG="1").err
+
+
+@pytest.mark.parametrize(
+    "command", ["ingle run hi -n 2", "echo hi | ingle chat -n 2", "echo hi | ingle chat -n 2 --json"]
+)
+def test_a_full_disk_behind_stdout(shell: Shell, command: str) -> None:
+    refused(shell(f"{command} >/dev/full"), 74, "standard output")
+
+
+def test_a_piped_line_that_is_not_text_fails_alone(shell: Shell) -> None:
+    result = shell("ingle chat -n 2 --temp 0", stdin=b"caf\xe9\nhi\n")
+    assert result.code == 1
+    assert len(result.text.splitlines()) >= 1
+    assert "UTF-8" in result.err

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,80 @@ def test_the_default_model_needs_no_name(shell: Shell) -> None:
     del shell.environ["INGLE_MODEL"]
     named = json.loads(shell("ingle run hi -n 1 --json").text)
     assert named["model"] == "smollm2"
+
+
+@pytest.mark.timeout(60)
+def test_jsonl_as_a_coprocess(shell: Shell) -> None:
+    """Whoever writes a line gets its result before the next, and a signal ends the waiting."""
+    process = shell.start("ingle run --jsonl -n 3 --temp 0", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for number in (1, 2):
+        process.stdin.write(b'{"prompt": "Say hi."}\n' if number == 1 else b"not json\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == number
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+    rest, err = process.communicate()
+    assert (rest, err) == (b"", b"")
+
+
+@pytest.mark.parametrize("delay_s", [0.15, 0.3, 0.5, 0.7])
+def test_ctrl_c_at_any_time_is_quiet(shell: Shell, delay_s: float) -> None:
+    process = shell.start('ingle run "Write a very long story." --raw --temp 0 -n 4000 -c 4096')
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=delay_s)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_json_of_an_answer_that_was_stopped(shell: Shell) -> None:
+    process = shell.start('ingle run "Write a very long story." --raw --temp 0 -n 4000 -c 4096 --json --verbose')
+    assert process.stderr is not None
+    while b"template" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    if out:  # it may have come before the first step
+        assert json.loads(out)["finish_reason"] == "abort"
+
+
+def test_raw_is_byte_for_byte(shell: Shell) -> None:
+    def tokens(line: str, stdin: bytes = b"") -> int:
+        return int(json.loads(shell(f"{line} --raw -n 1 --temp 0 --json", stdin=stdin).text)["usage"]["prompt_tokens"])
+
+    assert tokens("ingle run", b"The fox\n") == tokens("ingle run $'The fox\\n'") == tokens("ingle run 'The fox'") + 1
+    (shell.folder / "a.txt").write_bytes(b"The ")
+    assert tokens("ingle run -f a.txt fox") == tokens("ingle run 'The fox'")
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ('{"prompt": "a", "temp": NaN}', "NaN"),
+        ('{"prompt": "a", "seed": ' + "9" * 5000 + "}", "digits"),
+        ('{"prompt": "a", "seed": ' + "9" * 500 + "}", "seed"),
+        ('{"prompt": "a", "temp": 1e999}', "temp"),
+        ('{"prompt": "a\\ud800"}', "surrogate"),
+        ('{"prompt": "a", "stop": "\\udfff"}', "surrogate"),
+        ("[" * 100_000, "line 1"),
+    ],
+)
+def test_jsonl_edge_values(shell: Shell, line: str, word: str) -> None:
+    result = shell(
+        "ingle run --jsonl -n 1 --temp 0", stdin=line.encode() + b'\n{"prompt": "hi", "top_k": 1000000000000}\n'
+    )
+    bad, good = map(json.loads, result.text.splitlines())
+    assert result.code == 1
+    assert word in bad["error"]
+    assert "bug" not in str(bad["hint"])
+    assert good["finish_reason"] == "length"
+
+
+def test_jsonl_raw_has_no_system(shell: Shell) -> None:
+    result = shell("ingle run --jsonl --raw -n 1", stdin=b'{"prompt": "a", "system": "b"}\n')
+    assert result.code == 1
+    assert "system" in json.loads(result.text)["error"]

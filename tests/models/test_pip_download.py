@@ -125,3 +125,16 @@ def test_a_python_without_pip(index: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(DownloadFailed, match="pip is not installed") as caught:
         fetch(SOURCE)
     assert caught.value.hint == f"Run: {python} -m ensurepip --upgrade"
+
+
+def test_without_a_network_the_connection_is_what_is_told() -> None:
+    text = (
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<x>: Failed to "
+        "establish a new connection: [Errno -2] Name or service not known')': /simple/x/\n"
+        "ERROR: Could not find a version that satisfies the requirement x==1 (from versions: none)\n"
+        "ERROR: No matching distribution found for x==1"
+    )
+    error = pip_download.explain(text, "x==1")
+    assert "Name or service not known" in error.message
+    assert "No matching" not in error.message
+    assert "Retry" not in error.message
