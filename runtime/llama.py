@@ -17,11 +17,11 @@ from typing import Any
 
 from ingle.runtime.errors import EngineError, InvalidRequest, ModelLoadError
 
-SPIN_COUNT = "1000"
-"""How long ggml's threads spin at a barrier before they sleep (libgomp's GOMP_SPINCOUNT). Its own default,
-milliseconds, is no quicker when the machine is idle, and when something else runs beside us a waiting thread keeps the
-one it waits for off the core: measured on two cores beside one busy process, 60 to 120 ms a token instead of 30, and
-up to 800.
+SPIN_COUNT = "5000"
+"""How long ggml's threads spin at a barrier before they sleep (libgomp's GOMP_SPINCOUNT): about a third of a
+millisecond. libgomp's own default, many milliseconds, is no quicker on an idle machine beyond the noise, and when
+something else runs beside us a waiting thread keeps the one it waits for off the core: with other processes on both of
+two cores a token took up to 0.8 s instead of 0.01 s.
 """
 
 
