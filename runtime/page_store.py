@@ -32,7 +32,8 @@ from ingle.runtime.page import BadPage, Page
 QUEUE_BYTES = 256 * 2**20
 """Pages waiting to be written may take so much memory; beyond it new ones stay in RAM only."""
 
-READ_AHEAD = 4  # pages
+READERS, READ_AHEAD = 2, 8
+"""Threads that read files while others are being restored, and pages that may be read ahead."""
 
 MAX_DISK_BYTES = 10 * 2**30
 
@@ -87,13 +88,13 @@ class PageStore:
     def get_run(self, chain: Sequence[ChainHash]) -> Iterator[Page]:
         """The pages named chain[1], chain[2], …, each following the one before, up to the first that is not there.
 
-        Another thread reads and checks files a few pages ahead, while the caller is busy with the last one.
+        Other threads read and check files a few pages ahead, while the caller is busy with the last one.
         """
         from concurrent.futures import ThreadPoolExecutor  # here: it imports logging, and most starts restore nothing
 
         ahead: deque[Callable[[], Page | None]] = deque()
         links = pairwise(chain)
-        reader = ThreadPoolExecutor(1, "ingle-read")
+        reader = ThreadPoolExecutor(READERS, "ingle-read")
         try:
             while True:
                 for parent, name in islice(links, READ_AHEAD - len(ahead)):
