@@ -109,7 +109,7 @@ def reuse(engine: Engine, tokens: Sequence[int], metrics: RequestMetrics) -> lis
 
 
 def _explained(engine: Engine, miss: Miss) -> list[str]:
-    lines = [f"computed from token {miss.position} on: {miss.cause}"]
+    lines = [f"at token {miss.position}: {miss.cause}"]
     for name, side in (("here", miss.ours), ("stored", miss.stored)):
         if side:
             lines.append(f"  {name:<8}{_snippet(engine.detokenize(side[:SHOWN_TOKENS], special=True))}")

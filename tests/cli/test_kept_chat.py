@@ -194,7 +194,7 @@ def test_cache_shows_the_last_turn_and_the_store(talk: Any) -> None:
     assert err[at:] == [
         f"reused {cached} of {total} prompt tokens: 0 resident, 0 from RAM, {cached} from disk"
         " · brought back in 12 ms · about 3.4 s saved",
-        f"computed from token {cached} on: nothing further is stored",
+        f"at token {cached}: nothing further is stored",
         r"  here    '<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>a…",
         "  pages.num_written     7",
     ]
@@ -208,7 +208,7 @@ def test_stats_show_both_sides_of_a_miss_on_a_line_each(talk: Any) -> None:
     assert lines[1].startswith(
         f"reused {at} of {len(engine.prompts[1])} prompt tokens: 0 resident, 0 from RAM, {at} from"
     )
-    assert lines[2] == f"computed from token {at} on: the text differs"
+    assert lines[2] == f"at token {at}: the text differs"
     assert lines[3].startswith(r"  here    '\nthree xxxx")
     assert lines[4].startswith(r"  stored  '\ttwo")
     assert all(len(line) <= 72 for line in lines[2:5])

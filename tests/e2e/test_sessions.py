@@ -47,7 +47,7 @@ def test_a_miss_shows_both_sides(shell: Shell, big: Path) -> None:
     shell('ingle run -f big.txt "Question" -n 1')
     big.write_text(SONG.replace("20 bottles", "twenty bottles"))
     err = shell('ingle run -f big.txt "Question" -n 1 --stats').err_lines
-    at = next(number for number, line in enumerate(err) if line.startswith("computed from token"))
+    at = next(number for number, line in enumerate(err) if line.startswith("at token"))
     assert err[at].endswith(": the text differs")
     assert err[at + 1].startswith("  here    'twenty bottles of beer")
     assert err[at + 2].startswith("  stored  '2")
