@@ -37,6 +37,13 @@ class DiskTier:
     def contains(self, parent: ChainHash, name: ChainHash) -> bool:
         return self.path(parent, name).exists()
 
+    def size(self, parent: ChainHash, name: ChainHash) -> int:
+        """Bytes of the file; 0 where there is none."""
+        try:
+            return self.path(parent, name).stat().st_size
+        except OSError:
+            return 0
+
     def get(self, parent: ChainHash, name: ChainHash) -> Page | None:
         """The page, checked, and its time of last use renewed. A bad file is deleted; raises `BadPage` to say so."""
         path = self.path(parent, name)

@@ -90,6 +90,7 @@ class Engine:
             store = open_store(config, self._fingerprint, model_info)
             stack.callback(store.close)
             self._pager = Pager(self._kv, self._executor, store)
+            stack.callback(self._pager.save_tails)
         self._characters = model_info.characters
         self._detokenizer = Detokenizer(model.piece)
         self._sequences: dict[RequestId, Sequence] = {}
@@ -232,6 +233,8 @@ class Engine:
         """Compute one batch and say what it added, one output for each request that got a token or ended."""
         outputs = self._unread + self._end_early()
         self._unread = []
+        if self._pager is not None:
+            self._pager.look_ahead(self._scheduler)
         self._grow_pool()
         if self._pager is not None:
             self._pager.restore_next(self._scheduler)
@@ -258,6 +261,7 @@ class Engine:
         """Give back KV memory that nothing running needs; whether there was any. With a page store, finished
         conversations are forgotten here and found there."""
         if self._pager is not None:
+            self._pager.save_tails()
             self.clear_cache()
         return self._pool.shrink()
 

@@ -108,9 +108,9 @@ class Executor:
         context.drop_cells(self._scratch, 0)
         return payload
 
-    def restore_cells(self, slot: int, start: int, end: int, payload: Payload) -> bool:
-        """Add saved cells, which must be those of positions [start, end), to `slot`. False, and nothing changed, where
-        llama.cpp does not accept the bytes."""
+    def restore_cells(self, slot: int, start: int, end: int, payload: Payload, num_wanted: int) -> bool:
+        """Add the first `num_wanted` of saved cells, which must be those of positions [start, end), to `slot`. False,
+        and nothing changed, where llama.cpp does not accept the bytes."""
         context = self._context
         try:
             context.restore(self._scratch, payload)
@@ -119,7 +119,7 @@ class Executor:
             return False
         fits = context.num_positions(self._scratch) == end and context.first_position(self._scratch) == start
         if fits:
-            context.copy_cells(self._scratch, slot, start, end)
+            context.copy_cells(self._scratch, slot, start, start + num_wanted)
         context.drop_cells(self._scratch, 0)
         return fits
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ingle.runtime.prefix import num_common_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Miss:
@@ -24,7 +26,7 @@ def find_parting(tokens: tuple[int, ...], start: int, candidates: Iterable[tuple
     ours = tokens[start:]
     best: Miss | None = None
     for stored in candidates:
-        common = next((i for i, (a, b) in enumerate(zip(ours, stored, strict=False)) if a != b), None)
-        if common is not None and (best is None or start + common > best.position):
+        common = num_common_tokens(ours, stored)
+        if common < min(len(ours), len(stored)) and (best is None or start + common > best.position):
             best = Miss(start + common, "the text differs", ours[common:], stored[common:])
     return best or Miss(start, "nothing further is stored", ours)

@@ -204,6 +204,10 @@ class KVManager:
     def tables(self) -> list[BlockTable]:
         return self._running + self._retired
 
+    def retired(self) -> list[BlockTable]:
+        """The tables of sequences that have ended, least recently used first."""
+        return list(self._retired)
+
     def runs(self) -> list[CellRun]:
         """Every cell in use, once: the maximal runs of blocks that the same slots hold. For moving to another
         context.

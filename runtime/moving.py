@@ -9,6 +9,9 @@ from ingle.runtime.step import CellRun
 
 Saved = TypeVar("Saved")
 
+PIECE_TOKENS = 128
+"""Cells moved at once: the bytes of so few stay near the processor between being saved and being restored."""
+
 
 class Cells(Protocol[Saved]):
     """The cells of a context (`runtime.llama.LlamaContext`); `Saved` is what it saves a slot as."""
@@ -26,13 +29,13 @@ def move_cells(
     is.
 
     The bytes are the same, and so are all logits to come. llama.cpp saves of a slot only what its own last position can
-    see in sliding-window layers, so a run longer than the `window` goes in pieces. Every slot of a run gets what the
-    first has, which may be more than it had: cells before a gap look as if nothing were missing, and their owner must
-    remember.
+    see in sliding-window layers, so no piece is longer than the `window`. Every slot of a run gets what the first has,
+    which may be more than it had: cells before a gap look as if nothing were missing, and their owner must remember.
     """
+    size = min(window or PIECE_TOKENS, PIECE_TOKENS)
     for run in runs:
-        for start in range(run.start, run.end, window or run.end):
-            end = min(start + window, run.end) if window else run.end
+        for start in range(run.start, run.end, size):
+            end = min(start + size, run.end)
             old.copy_cells(run.slots[0], scratch, start, end)
             new.restore(scratch, old.save(scratch))
             old.drop_cells(scratch, 0)

@@ -12,13 +12,10 @@ import queue
 import shutil
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from itertools import islice, pairwise
 from pathlib import Path
 
 from ingle.models.gguf_info import ModelInfo
@@ -28,12 +25,10 @@ from ingle.runtime.config import EngineConfig
 from ingle.runtime.disk_tier import DiskTier
 from ingle.runtime.host_tier import HostTier
 from ingle.runtime.page import BadPage, Page
+from ingle.runtime.page_run import PageRun
 
 QUEUE_BYTES = 256 * 2**20
 """Pages waiting to be written may take so much memory; beyond it new ones stay in RAM only."""
-
-READERS, READ_AHEAD = 2, 8
-"""Threads that read files while others are being restored, and pages that may be read ahead."""
 
 MAX_DISK_BYTES = 10 * 2**30
 
@@ -83,38 +78,34 @@ class PageStore:
 
     def get(self, parent: ChainHash, name: ChainHash) -> Page | None:
         """The page, checked, if it is there."""
-        return next(self.get_run([parent, name]), None)
+        page = self.resident(name) or self.read(parent, name)
+        if page is not None:
+            self.keep(page)
+        return page
 
-    def get_run(self, chain: Sequence[ChainHash]) -> Iterator[Page]:
-        """The pages named chain[1], chain[2], …, each following the one before, up to the first that is not there.
+    def get_run(self, chain: Sequence[ChainHash]) -> PageRun:
+        """The pages named chain[1], chain[2], …, each following the one before, up to the first that is not there."""
+        return PageRun(self, chain)
 
-        Other threads read and check files a few pages ahead, while the caller is busy with the last one.
-        """
-        from concurrent.futures import ThreadPoolExecutor  # here: it imports logging, and most starts restore nothing
+    def resident(self, name: ChainHash) -> Page | None:
+        """The page, if it is in RAM."""
+        return self._host.get(name) or self._queued.get(name)
 
-        ahead: deque[Callable[[], Page | None]] = deque()
-        links = pairwise(chain)
-        reader = ThreadPoolExecutor(READERS, "ingle-read")
-        try:
-            while True:
-                for parent, name in islice(links, READ_AHEAD - len(ahead)):
-                    if (resident := self._host.get(name) or self._queued.get(name)) is not None:
-                        ahead.append(partial(_itself, resident))
-                    else:
-                        ahead.append(reader.submit(self._read, parent, name).result)
-                if not ahead or (page := ahead.popleft()()) is None:
-                    return
-                self._host.put(page)
-                yield page
-        finally:
-            reader.shutdown(cancel_futures=True)
+    def keep(self, page: Page) -> None:
+        """A page that was read from a file is in use: keep it in RAM too, as far as the cap allows."""
+        self._host.put(page)
 
-    def _read(self, parent: ChainHash, name: ChainHash) -> Page | None:
+    def read(self, parent: ChainHash, name: ChainHash) -> Page | None:
+        """The page in the file, checked, if it is there. Any thread may ask."""
         try:
             return self._disk.get(parent, name) if self._disk is not None else None
         except BadPage:
             self._stats.num_bad += 1
             return None
+
+    def page_bytes(self, parent: ChainHash, name: ChainHash) -> int:
+        """The size of the file; 0 where there is none."""
+        return 0 if self._disk is None else self._disk.size(parent, name)
 
     def children(self, parent: ChainHash) -> dict[ChainHash, tuple[int, ...]]:
         """{name: tokens} of the pages that follow `parent`."""
@@ -214,7 +205,3 @@ def _free_bytes(directory: Path) -> int:
         with suppress(OSError):
             return shutil.disk_usage(place).free
     return 0
-
-
-def _itself(page: Page) -> Page:
-    return page

@@ -7,7 +7,7 @@ token that differs and not at a block border.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ingle.runtime.blocks import Block, BlockTable, ChainHash, chain_hash
@@ -83,7 +83,7 @@ class PrefixIndex:
         start = len(chain) * self.block_size
         rest = tokens[start : start + self.block_size].tolist()
         for block in self._by_parent.get(parent, ()):
-            if common := _common_prefix(block.tokens, rest):
+            if common := num_common_tokens(block.tokens, rest):
                 for table in block.holders:
                     yield table, start + common
         if chain:
@@ -109,8 +109,8 @@ class PrefixIndex:
             assert all(block.hash == name for block in group)
 
 
-def _common_prefix(a: list[int], b: list[int]) -> int:
-    """How many leading items two lists share."""
+def num_common_tokens(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i

@@ -92,6 +92,10 @@ class Scheduler:
             else:
                 self.kv.rollback(table)
 
+    def about_to_start(self) -> list[Sequence]:
+        """The waiting sequences there is a seat for, first ones first."""
+        return self.waiting[: self.max_num_seqs - len(self.running)]
+
     def num_blocks_short(self, *, keep_cached: bool) -> int:
         """Blocks that the running sequences, and the waiting ones there is a seat for, want beyond the free ones; and
         beyond those that only finished ones hold, unless `keep_cached`."""
@@ -99,7 +103,7 @@ class Scheduler:
         for sequence in self.running:
             assert sequence.table is not None
             wanted += max(0, self.kv.num_blocks_for(sequence.num_tokens) - len(sequence.table.blocks))
-        for sequence in self.waiting[: self.max_num_seqs - len(self.running)]:
+        for sequence in self.about_to_start():
             wanted += self.kv.num_blocks_wanted(sequence.tokens, sequence.root, sequence.num_tokens + 1)
         short = wanted - self.kv.pool.num_free
         return short if keep_cached or short <= 0 else wanted - self.kv.num_available()

@@ -186,10 +186,10 @@ class FakeContext:
         assert all(sorted(cells) == list(range(start, end)) for cells in saved), "a page is saved that lacks cells"
         return np.frombuffer(pickle.dumps(saved), dtype=np.uint8)
 
-    def restore_cells(self, slot: int, start: int, end: int, payload: np.ndarray) -> bool:
+    def restore_cells(self, slot: int, start: int, end: int, payload: np.ndarray, num_wanted: int) -> bool:
         scratch = self.num_slots
         self.restore(scratch, pickle.loads(payload.tobytes()))
-        self.copy_cells(scratch, slot, start, end)
+        self.copy_cells(scratch, slot, start, start + num_wanted)
         self.drop_cells(scratch, 0)
         return True
 

@@ -64,6 +64,7 @@ class Traffic:
 
     def step(self, *, interrupt: bool = False) -> None:
         if self.pager is not None:
+            self.pager.look_ahead(self.scheduler)
             self.pager.restore_next(self.scheduler)
         plan = self.scheduler.schedule()
         assert plan.num_tokens <= self.scheduler.n_batch
@@ -190,6 +191,8 @@ class PagingMachine(RuleBasedStateMachine):
 
     @rule()
     def clear_cache(self) -> None:
+        if self.traffic.pager is not None:
+            self.traffic.pager.save_tails()
         self.traffic.kv.clear_cache()
 
     @invariant()

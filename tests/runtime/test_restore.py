@@ -58,7 +58,7 @@ def test_logits_after_a_restore_are_equal_to_the_last_bit(case: tuple[LlamaModel
         pages.append(old.save_cells(0, start, start + BLOCK))
     for border in np.random.default_rng(2).integers(1, len(pages), 20).tolist():
         for number in range(border):
-            assert new.restore_cells(0, number * BLOCK, (number + 1) * BLOCK, pages[number])
+            assert new.restore_cells(0, number * BLOCK, (number + 1) * BLOCK, pages[number], BLOCK)
         at = border * BLOCK
         for count in (1, 3):  # the next token alone, and a short prompt
             old.apply([CopyCells(0, 1, 0, at)])
@@ -81,8 +81,8 @@ def test_bytes_that_are_no_cells_are_refused_and_change_nothing(case: tuple[Llam
     expected = execute(executor, tokens, BLOCK, BLOCK + 1)
     executor.apply([DropCells(0, BLOCK)])
     for bad in (page[:40], np.zeros(100, np.uint8), np.empty(0, np.uint8)):
-        assert not executor.restore_cells(1, 0, BLOCK, bad)
-    assert not executor.restore_cells(1, BLOCK, 2 * BLOCK, page), "cells of other positions"
+        assert not executor.restore_cells(1, 0, BLOCK, bad, BLOCK)
+    assert not executor.restore_cells(1, BLOCK, 2 * BLOCK, page, BLOCK), "cells of other positions"
     executor.check({0: BLOCK})
     assert np.array_equal(execute(executor, tokens, BLOCK, BLOCK + 1), expected)
     executor.close()
@@ -128,8 +128,7 @@ def test_a_conversation_goes_on_in_another_process(judge: Judge, open_engine: Op
         metrics = again[-1].metrics
         judge.accepts(turn, again)
         computed = len(tokens) + len(answer_of(outputs)) - 1  # the last token of an answer never is
-        expected = computed // BLOCK * BLOCK if engine.info.shares_prefixes else computed
-        assert metrics.num_disk_tokens == metrics.num_cached_tokens == expected
+        assert metrics.num_disk_tokens == metrics.num_cached_tokens == computed
         assert metrics.restore_s > 0
 
 
@@ -228,11 +227,13 @@ def test_a_miss_is_explained(judge: Judge, open_engine: Open) -> None:
         ask(engine, tokens)
     edited = [*tokens[:50], tokens[50] + 1, *tokens[51:]]
     with open_engine() as engine:
-        metrics = ask(engine, edited)[-1].metrics
+        outputs = ask(engine, edited)
+        judge.accepts(edited, outputs)
+        metrics = outputs[-1].metrics
         miss = engine.explain(edited, metrics.num_cached_tokens)
         assert miss is not None
         if engine.info.shares_prefixes:
-            assert metrics.num_cached_tokens == 48
+            assert metrics.num_cached_tokens == metrics.num_disk_tokens == 50, "a part of a stored block"
             assert (miss.position, miss.cause) == (50, "the text differs")
             assert (miss.ours[0], miss.stored[0]) == (edited[50], tokens[50])
         else:
@@ -241,6 +242,22 @@ def test_a_miss_is_explained(judge: Judge, open_engine: Open) -> None:
         miss = engine.explain(new, ask(engine, new)[-1].metrics.num_cached_tokens)
         assert miss is not None
         assert miss.position == 0
+
+
+@pytest.mark.parametrize("judge", ["llama-plain", "gemma3-plain"], indirect=True)
+def test_the_last_block_is_kept_and_explained_though_it_never_filled(judge: Judge, open_engine: Open) -> None:
+    tokens = words(3 * BLOCK + 5, seed=15)
+    with open_engine() as engine:
+        ask(engine, tokens, num_output=1)
+    edited = [*tokens[:-2], tokens[-2] + 1, 4, 5, 6]
+    with open_engine() as engine:
+        outputs = ask(engine, edited)
+        judge.accepts(edited, outputs)
+        assert outputs[-1].metrics.num_disk_tokens == outputs[-1].metrics.num_cached_tokens == len(tokens) - 2
+        miss = engine.explain(edited, len(tokens) - 2)
+        assert miss is not None
+        assert (miss.position, miss.cause) == (len(tokens) - 2, "the text differs")
+        assert miss.stored == tuple(tokens[-2:])
 
 
 def test_without_a_store_nothing_is_written(judge: Judge, tmp_path: Path) -> None:
