@@ -213,6 +213,43 @@ def chat_command(
     return lambda output, signals: chat(flags, output, signals)
 
 
+@app.command("list")
+def list_command(json: options.Json = False) -> Job:
+    """The models on this machine: downloaded, in the Hugging Face cache, and below the setting `model_dirs`."""
+    from ingle.cli.listing import listing
+
+    return lambda output, _signals: listing(output, as_json=json)
+
+
+@app.command("show")
+def show_command(
+    model: options.ModelArgument,
+    template: Annotated[
+        bool, typer.Option("--template", help="Print the chat template, whole, and nothing else.")
+    ] = False,
+    json: options.Json = False,
+) -> Job:
+    """What a model on this machine is: sizes, template, tokenizer, tensors by type, KV, where it comes from."""
+    from ingle.cli.show import show
+
+    return lambda output, _signals: show(output, model, only_template=template, as_json=json)
+
+
+@app.command("rm")
+def rm_command(
+    models: options.ModelArguments,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    json: options.Json = False,
+) -> Job:
+    """Delete models that were downloaded or made here; bytes that something else refers to stay.
+
+    Files in folders of your own are never deleted. On a terminal it asks first; elsewhere it needs --yes.
+    """
+    from ingle.cli.remove import remove
+
+    return lambda output, _signals: remove(output, models, yes=yes, as_json=json)
+
+
 app.add_typer(cache.app)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ingle.cli.output import Output
 from ingle.cli.progress import DownloadProgress
+from ingle.cli.settings import used_path
 from ingle.cli.signals import Signals
 
 if TYPE_CHECKING:
@@ -97,9 +99,11 @@ def open_model(
     _loader.start()
     _loader.has_imported.wait()  # two threads that import only take turns; native loading runs beside this one
 
+    from ingle.models import last_used
     from ingle.models.chat_template import ChatTemplate
     from ingle.runtime.engine import Engine
 
+    last_used.mark(used_path(os.environ), ref.path)
     template = ChatTemplate.from_info(info)
     _warm(template)
     with Engine.open(ref.path, config, model_info=info, model=_loader.result()) as engine:

@@ -49,8 +49,27 @@ def _layers(text: str) -> int | Literal["auto", "all"]:
     return _parser(parsing.gpu_layers)(text)
 
 
+def _complete_model(incomplete: str) -> list[str]:
+    from ingle.cli.complete import model_names
+
+    return model_names(incomplete)
+
+
 Model = Annotated[
-    str | None, typer.Option("-m", "--model", metavar="MODEL", help="Alias, pypi:PACKAGE, or path to a .gguf file.")
+    str | None,
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="Alias, pypi:PACKAGE, or path to a .gguf file.",
+        autocompletion=_complete_model,
+    ),
+]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="As after -m.", show_default=False, autocompletion=_complete_model)
+]
+ModelArguments = Annotated[
+    list[str], typer.Argument(metavar="MODEL…", help="As after -m.", show_default=False, autocompletion=_complete_model)
 ]
 CtxSize = Annotated[
     object,

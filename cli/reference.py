@@ -44,6 +44,20 @@ exit code is 1 at the end.
 `ingle cache verify --json` `version`, `num_good`, `num_removed` and `num_bytes` (of the good ones);
 `ingle cache clear --json` `version`, `num_pages` and `num_bytes`.
 
+`ingle list --json` prints `version`, `num_bytes` and `models`, each with `name` (as after `-m`), `place` (`ingle`: ours;
+`hub`: the Hugging Face cache; `yours`: below `model_dirs`), `path`, `files` (all shards), `size_bytes`, `repo` and `revision`
+(of the hub's), `quant`, `num_params`, `n_ctx_train`, `architecture`, `licence`, `not_generative` (why it cannot answer),
+`last_used` (seconds since 1970) and `problem` (why it cannot be used); null where unknown.
+
+`ingle show MODEL --json` prints `version`, of the above `name` to `last_used` where they concern one file, and `num_files`,
+`num_layers`, `n_embd`, `n_head`, `n_head_kv`, `bits_per_weight`, `tensors` (a list: `type`, `num_tensors`, `num_params`,
+`num_bytes`, `bits_per_weight`), `kv_bytes_per_token` (by type; null where it does not fit), `sliding_window`,
+`num_window_layers`, `reuse` (`blocks`, `blocks with window` or `whole conversation only`), `tokenizer` (`kind`, `pre`,
+`vocab_size`, `adds_bos`, `special`: role → `id` and `text`), `chat_template` and `metadata`.
+
+`ingle rm --json` prints `version`, `freed_bytes` and `models`, each with `name`, `removed`, `freed_bytes` and `kept` (a
+sentence for everything that stays).
+
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501
 
@@ -92,6 +106,9 @@ def reference() -> str:
         "A flag wins over the environment, which wins over `config.toml` (`ingle doctor` says where). In the\n"
         "environment a setting is in capitals after `INGLE_`, such as `INGLE_CTX_SIZE=8192`. There are:",
         f"{settings}.",
+        "`model_dirs` has no flag: folders of yours whose GGUF files `ingle list` shows, with the folders in them,\n"
+        'such as `model_dirs = ["~/gguf"]`; in `INGLE_MODEL_DIRS` with colons between them. `ingle rm` deletes\n'
+        "nothing there.",
         _JSON.rstrip(),
         _CODES.rstrip(),
     ]

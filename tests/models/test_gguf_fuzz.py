@@ -2,18 +2,28 @@
 from __future__ import annotations
 
 import os
-import random
+import resource
+import signal
 import struct
 import tempfile
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import gguf
+import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from ingle.models import gguf_facts
 from ingle.models.errors import ModelError
-from ingle.models.gguf_info import read_model_info
+from ingle.models.ggml_types import BY_NAME
+from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.header_summary import summarise
 from tests.models.gguf_bytes import tiny_model
+from tests.models.mutations import CHANGES, bases, mutants
+from tests.models.naive_gguf import Naive, read
 
 VALID = tiny_model().to_bytes()
 HEADER_BYTES = len(tiny_model().header_bytes())
@@ -35,28 +45,131 @@ def survives(raw: bytes, path: Path) -> bool:
     return True
 
 
-def test_three_thousand_seeded_mutations(tmp_path: Path) -> None:
-    rng = random.Random(20240607)
-    path = tmp_path / "fuzz.gguf"
-    accepted = 0
-    for _ in range(3000):
-        raw = bytearray(VALID)
-        for _ in range(rng.choice((1, 1, 1, 2, 4))):
-            at = rng.randrange(HEADER_BYTES)
-            match rng.randrange(5):
-                case 0:
-                    raw[at] ^= 1 << rng.randrange(8)
-                case 1:
-                    raw[at] = rng.randrange(256)
-                case 2:
-                    raw[at : at + 8] = struct.pack("<Q", rng.choice(EDGES))
-                case 3:
-                    del raw[at : at + rng.randrange(1, 16)]
-                case 4:
-                    raw[at:at] = rng.randbytes(rng.randrange(1, 16))
-        accepted += survives(bytes(raw), path)
-    # Damage to a name or a score is harmless; most damage is not.
-    assert 100 < accepted < 2000
+@contextmanager
+def limits(num_spare_bytes: int) -> Iterator[None]:
+    """No more memory than now and `num_spare_bytes` (where the system can say so)."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    now = int(statm.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + num_spare_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Fails what is inside when it takes longer: nothing here may hang."""
+
+    def ring(*_: object) -> None:
+        raise AssertionError(f"still at it after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def write(path: Path, header: bytes, num_zeros: int) -> None:
+    path.write_bytes(header)
+    os.truncate(path, len(header) + num_zeros)  # weights of zeros that take no room
+
+
+def same(a: object, b: object) -> bool:
+    """Equal, a NaN to itself too."""
+    return repr(a) == repr(b)
+
+
+def agrees(info: ModelInfo, theirs: Naive) -> None:
+    """What was accepted says what an independent reader finds in the same bytes."""
+    assert info.gguf_version == theirs.version
+    assert same(dict(info.metadata), {key: value for key, (_, value) in theirs.scalars.items()})
+    assert info.arrays.keys() == theirs.arrays.keys()
+    for key, (kind, items) in theirs.arrays.items():
+        assert info.arrays[key].type == kind
+        assert same(info.read_array(key), items)
+    alignment = theirs.scalars.get("general.alignment", ("u32", 32))[1]
+    data_start = -(-theirs.end // alignment) * alignment
+    assert [(t.name, t.shape, BY_NAME[t.type].id, t.offset - data_start) for t in info.tensors] == theirs.tensors
+
+
+def everything_said(info: ModelInfo) -> None:
+    """What `ingle show` asks of a header; none of it may fail or take long for one that was accepted."""
+    assert sum(share.num_bytes for share in gguf_facts.type_shares(info)) == info.weights_bytes
+    assert 0 <= gguf_facts.num_window_layers(info) <= info.num_layers
+    assert gguf_facts.reuse(info) in gguf_facts.REUSE_WORDS
+    gguf_facts.special_tokens(info)
+    gguf_facts.kv_bytes_per_token(info, "q8_0")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    """A file that is written ten thousand times: in memory where the system has such a folder."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else tmp_path) as folder:
+        yield Path(folder, "fuzz.gguf")
+
+
+def test_ten_thousand_seeded_mutations(tmp_path: Path, scratch: Path) -> None:
+    """Always a typed error or the right values; no hang, no more memory than the file explains."""
+    models = bases(tmp_path)
+    path = scratch
+    for model in models:
+        write(path, model.header, model.num_data)
+        info = read_model_info(path, require_generative=False)
+        agrees(info, read(path.read_bytes()))
+        everything_said(info)
+    outcomes = {"accepted": 0, "refused": 0}
+    by_change: dict[str, set[str]] = {}
+    for number, (what, raw, num_zeros) in enumerate(mutants(models, seed=20241130, count=10_000)):
+        write(path, raw, num_zeros)
+        try:
+            with limits(96 << 20), alarm(5):
+                summary = summarise(path)
+                info = accepted(path)
+                if info is not None:
+                    assert (summary.problem, summary.num_params) == (None, info.num_params)
+                    everything_said(info)
+            if info is not None:
+                agrees(info, read(raw + bytes(num_zeros)))
+                if number % 97 == 0:
+                    agrees_with_the_gguf_package(info, path)
+        except BaseException as error:
+            error.add_note(f"mutant {what}")
+            raise
+        outcome = "refused" if info is None else "accepted"
+        outcomes[outcome] += 1
+        by_change.setdefault(what.split()[1], set()).add(outcome)
+    # Damage to a name or a score is harmless; most damage is not. Each kind of damage was refused at least once.
+    assert 1000 < outcomes["accepted"] < 5000
+    assert len(by_change) == len(set(CHANGES))
+    assert all("refused" in found for found in by_change.values())
+
+
+def accepted(path: Path) -> ModelInfo | None:
+    try:
+        return read_model_info(path, require_generative=False)
+    except ModelError:
+        return None
+
+
+def agrees_with_the_gguf_package(info: ModelInfo, path: Path) -> None:
+    reader = gguf.GGUFReader(path)
+    assert [(t.name, tuple(int(n) for n in t.shape), t.tensor_type.name, int(t.n_bytes)) for t in reader.tensors] == [
+        (t.name, t.shape, t.type, t.num_bytes) for t in info.tensors
+    ]
+    for key, value in info.metadata.items():
+        field = reader.get_field(key)
+        assert field is not None
+        if not (isinstance(value, str) and "\N{REPLACEMENT CHARACTER}" in value):  # it refuses what is not UTF-8
+            assert same(field.contents(), value)
 
 
 @seed(1)
