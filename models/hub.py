@@ -24,7 +24,7 @@ from ingle.models.hub_errors import LONGEST_WAIT_S, RETRY_STATUSES, Asked, expla
 from ingle.models.hub_transfer import Body, Cut, Place, remember_revision, require_room, store
 from ingle.models.progress import Progress, Silent
 
-__all__ = ["HubFile", "RepoListing", "cached_file", "download", "list_repo", "read_range"]
+__all__ = ["HubFile", "RepoListing", "cached_file", "download", "list_repo", "missing_bytes", "read_range"]
 
 _WAITS_S: Final = (1.0, 2.0, 4.0)  # before the second, third and fourth try; a Retry-After is obeyed instead
 _MAX_PAGES: Final = 1000
@@ -160,13 +160,16 @@ def download(
                 f"{file.name} is larger than the 50 GB that the hub serves over plain HTTP",
                 f"`hf download {listing.repo_id} {file.name}` fetches it another way, into the same cache.",
             )
-    require_room(listing.repo_id, wanted, force=force)
-    paths = []
-    for file in wanted:
-        place = Place(listing.repo_id, listing.commit, file.name, file.size_bytes, file.sha256, file.blob_id)
-        paths.append(store(place, partial(_opened, listing, file.name), report, _sleep, force=force))
+    places = [_place(listing, file) for file in wanted]
+    require_room(places, force=force)
+    paths = [store(place, partial(_opened, listing, place.name), report, _sleep, force=force) for place in places]
     remember_revision(listing.repo_id, listing.revision, listing.commit)
     return paths
+
+
+def missing_bytes(listing: RepoListing, names: Sequence[str]) -> int:
+    """How much `download` would have to fetch: what a download that broke off has left is counted as here."""
+    return sum(_place(listing, listing.file(name)).num_missing_bytes() for name in names)
 
 
 # -- HTTP ----------------------------------------------------------------------------------------------------------
@@ -249,6 +252,10 @@ def _failure(error: Exception, asked: Asked) -> Exception:
         pause = _patience(response.headers.get, _WAITS_S[0])
         return meant if pause is None else Cut(meant, pause)
     return Cut(meant, None) if isinstance(meant, NoNetwork) else meant
+
+
+def _place(listing: RepoListing, file: HubFile) -> Place:
+    return Place(listing.repo_id, listing.commit, file.name, file.size_bytes, file.sha256, file.blob_id)
 
 
 def _file(entry: dict[str, Any]) -> HubFile:

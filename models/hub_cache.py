@@ -71,19 +71,31 @@ def commit_of(repo_id: str, revision: str | None = None) -> str | None:
     return said if _COMMIT.fullmatch(said) else None
 
 
-def snapshot(repo_id: str, revision: str | None = None) -> Snapshot | None:
-    """What is here of `revision`; None: nothing. A link whose blob is gone does not count."""
-    commit = commit_of(repo_id, revision)
-    if commit is None:
-        return None
-    folder = repo_folder(repo_id) / "snapshots" / commit
+def snapshots(repo_id: str, revision: str | None = None) -> list[Snapshot]:
+    """What is here of `revision`; without one of `main`, then of every other commit, the latest on this disk first.
+
+    A link whose blob is gone does not count.
+    """
+    folder = repo_folder(repo_id) / "snapshots"
+    first = commit_of(repo_id, revision)
+    commits = [first] if first is not None else []
+    if revision is None:
+        try:
+            others = [path for path in folder.iterdir() if _COMMIT.fullmatch(path.name) and path.name != first]
+            commits += [path.name for path in sorted(others, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+        except OSError:
+            return []
+    return [found for commit in commits if (found := _read(repo_id, commit, folder / commit)).names]
+
+
+def _read(repo_id: str, commit: str, folder: Path) -> Snapshot:
     names = sorted(
         Path(at, name).relative_to(folder).as_posix()
         for at, _, files in os.walk(folder)
         for name in files
         if Path(at, name).is_file()
     )
-    return Snapshot(repo_id, commit, folder, tuple(names)) if names else None
+    return Snapshot(repo_id, commit, folder, tuple(names))
 
 
 def cached_file(repo_id: str, name: str, revision: str | None = None) -> Path | None:

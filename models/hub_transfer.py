@@ -16,16 +16,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ingle.models.errors import DownloadFailed, ModelError, NoNetwork, store_error
 from ingle.models.hub_cache import MAIN, commit_of, is_plain_name, lock_path, repo_folder
 from ingle.models.hub_places import hub_cache_dir
 from ingle.models.locks import locked
 from ingle.models.progress import Progress
-
-if TYPE_CHECKING:
-    from ingle.models.hub import HubFile
 
 HOME: Final = "HF_HOME"  # the variable that moves the cache to another disk
 
@@ -83,30 +80,26 @@ class Place:
     def partial(self) -> Path:
         return self.blob.with_name(f"{self.etag}.incomplete")
 
+    def num_missing_bytes(self) -> int:
+        """What would have to come over the network, were it fetched now."""
+        if self.size_bytes in (_size(self.pointer), _size(self.blob)):
+            return 0
+        return max(self.size_bytes - (_size(self.partial) or 0), 0)
+
     def new_digest(self) -> hashlib._Hash:
         """SHA-256 of a large file's bytes; of a small one git's blob id: SHA-1 over a header and the bytes."""
         return hashlib.sha256() if self.sha256 else hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
 
 
-def require_room(repo_id: str, files: Sequence[HubFile], *, force: bool) -> None:
-    """Raise StoreError (ENOSPC) unless what is still missing of `files` fits on the cache's disk."""
+def require_room(places: Sequence[Place], *, force: bool) -> None:
+    """Raise StoreError (ENOSPC) unless what is still missing of `places` fits on the cache's disk."""
     from ingle.models.wheel import require_free_space
 
-    blobs = repo_folder(repo_id) / "blobs"
-    missing = sum(max(file.size_bytes - (0 if force else here(blobs, file.etag)), 0) for file in files)
+    missing = sum(place.size_bytes if force else place.num_missing_bytes() for place in places)
     if missing:
-        folder = next(p for p in (blobs, *blobs.parents) if p.exists())
+        repo_id, blobs = places[0].repo_id, places[0].blob.parent
+        folder = next(path for path in (blobs, *blobs.parents) if path.exists())
         require_free_space(folder, missing, f"download {repo_id}", home=HOME)
-
-
-def here(blobs: Path, etag: str) -> int:
-    """How many bytes of a blob are on the disk, whole or not."""
-    for path in (blobs / etag, blobs / f"{etag}.incomplete"):
-        try:
-            return path.stat().st_size
-        except OSError:
-            continue
-    return 0
 
 
 def store(

