@@ -181,15 +181,26 @@ def _endpoint() -> str:
     return constants.ENDPOINT
 
 
+def _headers() -> dict[str, str]:
+    """The user's token, and our name: huggingface_hub's own headers would tell what else is installed here, after asking
+    the hub for a list of programs to look for."""
+    from importlib.metadata import version
+
+    from huggingface_hub import constants, get_token
+
+    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    name = {"User-Agent": f"ingle/{version('ingle')}"}
+    return name if token is None else name | {"Authorization": f"Bearer {token}"}
+
+
 def _get(url: str, asked: Asked, progress: Progress) -> Any:
     """The answer to GET `url`, tried again where the hub is busy. Raises ModelError."""
     from huggingface_hub import constants, get_session, hf_raise_for_status
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     waits = iter(_WAITS_S)
     while True:
         try:
-            response = get_session().get(url, headers=build_hf_headers(), timeout=constants.HF_HUB_ETAG_TIMEOUT)
+            response = get_session().get(url, headers=_headers(), timeout=constants.HF_HUB_ETAG_TIMEOUT)
             if response.status_code in RETRY_STATUSES:
                 pause = next(waits, None)
                 if pause is not None and (pause := _patience(response.headers.get, pause)) is not None:
@@ -220,10 +231,9 @@ def _opened(listing: RepoListing, name: str, start: int, end: int | None = None)
     Raises Cut where another try may go better, ModelError where it will not. `Body.chunks` raises the same.
     """
     from huggingface_hub import constants, get_session, hf_hub_url, hf_raise_for_status
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     asked = Asked(_endpoint(), listing.repo_id, listing.revision, name)
-    headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+    headers = _headers() | {"Accept-Encoding": "identity"}
     if start or end is not None:
         headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
     url = hf_hub_url(listing.repo_id, name, revision=listing.commit, endpoint=asked.endpoint)
