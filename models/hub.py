@@ -182,8 +182,8 @@ def _endpoint() -> str:
 
 
 def _headers() -> dict[str, str]:
-    """The user's token, and our name: huggingface_hub's own headers would tell what else is installed here, after asking
-    the hub for a list of programs to look for."""
+    """The user's token, and our name: huggingface_hub's own headers would tell what else is installed here, after
+    asking the hub for a list of programs to look for."""
     from importlib.metadata import version
 
     from huggingface_hub import constants, get_token

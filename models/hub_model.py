@@ -54,7 +54,7 @@ class Selection:
 def parse(text: str) -> HubName | None:
     """`text` as a hub name; None when it does not have the form of one."""
     match = _NAME.fullmatch(text)
-    if match is None or not hub_cache.is_repo_id(match["repo"]):
+    if match is None or not hub_cache.is_repo_id(match["repo"]) or match["repo"].lower().endswith(".gguf"):
         return None
     if match["file"] is not None and not hub_cache.is_plain_name(match["file"]):
         return None

@@ -115,9 +115,7 @@ def look_up(target: Target, revision: str | None = None, *, progress: Progress |
     except ModelNotFound as error:
         if target.entry is None or revision is not None:
             raise
-        hint = (
-            f"The hub has changed since this version of Ingle; give USER/REPO[:QUANT] in its place. {error.hint or ''}"
-        )
+        hint = f"The hub has changed since Ingle's list was made: give USER/REPO[:QUANT] instead. {error.hint or ''}"
         raise type(error)(f"{target.name} was {target.where}, and now: {error.message}", hint) from None
 
 

@@ -1,8 +1,8 @@
 # A hub on this machine: the part of its HTTP protocol that a download uses, and ways to make it misbehave.
 """``FakeHub`` serves repos from memory to the real huggingface_hub client, logs every request, and plays `Fault`s.
 
-Large files (.gguf, .safetensors) are redirected to ``/cdn/SHA256`` as the hub redirects to its storage; the others come as
-they are. Trees come in pages of `page_size` entries.
+Large files (.gguf, .safetensors) are redirected to ``/cdn/SHA256`` as the hub redirects to its storage; the others come
+as they are. Trees come in pages of `page_size` entries.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -62,6 +61,29 @@ class Request:
     token: str | None
 
 
+class Recorder:
+    """A Progress that remembers, and fails when a phase goes backwards."""
+
+    def __init__(self) -> None:
+        self.phases: list[list[int]] = []
+        self.notes: list[str] = []
+        self.num_running = 0
+
+    def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
+        self.num_running += 1
+        self.phases.append([done_bytes])
+
+    def update(self, done_bytes: int) -> None:
+        assert done_bytes >= self.phases[-1][-1]
+        self.phases[-1].append(done_bytes)
+
+    def finish(self) -> None:
+        self.num_running -= 1
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -105,14 +127,6 @@ class FakeHub:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-
-@contextmanager
-def running(**repos: Repo) -> Iterator[FakeHub]:
-    """A hub with ``acme/NAME`` for every keyword."""
-    with FakeHub() as hub:
-        hub.repos = {f"acme/{name}": repo for name, repo in repos.items()}
-        yield hub
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,32 +17,9 @@ from ingle.models.errors import (
     StoreError,
 )
 from ingle.models.hub import HubFile, RepoListing
-from tests.models.fake_hub import FakeHub, Fault, Repo, git_id, sha256
+from tests.models.fake_hub import FakeHub, Fault, Recorder, Repo, git_id, sha256
 
 DATA = bytes(range(256)) * 2000  # 512,000 bytes, any part of which is told from any other
-
-
-class Recorder:
-    """A Progress that remembers, and fails when a phase goes backwards."""
-
-    def __init__(self) -> None:
-        self.phases: list[list[int]] = []
-        self.notes: list[str] = []
-        self.num_running = 0
-
-    def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
-        self.num_running += 1
-        self.phases.append([done_bytes])
-
-    def update(self, done_bytes: int) -> None:
-        assert done_bytes >= self.phases[-1][-1]
-        self.phases[-1].append(done_bytes)
-
-    def finish(self) -> None:
-        self.num_running -= 1
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture
@@ -178,14 +155,14 @@ def test_refusals_without_a_name(fake_hub: FakeHub, status: int, error: type[Mod
 
 def test_a_file_that_is_gone_since_the_listing(fake_hub: FakeHub, tiny: RepoListing) -> None:
     del fake_hub.repos["acme/tiny"].files["tiny-Q8_0.gguf"]
-    with pytest.raises(ModelNotFound, match="acme/tiny holds no file 'tiny-Q8_0.gguf'"):
+    with pytest.raises(ModelNotFound, match=r"acme/tiny holds no file 'tiny-Q8_0\.gguf'"):
         hub.download(tiny, ["tiny-Q8_0.gguf"])
-    with pytest.raises(ModelNotFound, match="holds no file 'tiny-Q8.gguf'") as caught:
+    with pytest.raises(ModelNotFound, match=r"holds no file 'tiny-Q8\.gguf'") as caught:
         hub.download(tiny, ["tiny-Q8.gguf"])
     assert caught.value.hint == "Did you mean acme/tiny/tiny-Q8_0.gguf?"
 
 
-# -- trouble that passes ------------------------------------------------------------------------------------------------
+# -- trouble that passes -------------------------------------------------------------------------------------------
 
 
 def test_a_busy_hub_is_asked_again(fake_hub: FakeHub, waited: list[float]) -> None:
@@ -202,7 +179,7 @@ def test_a_busy_hub_is_asked_again(fake_hub: FakeHub, waited: list[float]) -> No
 
 def test_a_hub_that_stays_in_trouble(fake_hub: FakeHub, waited: list[float]) -> None:
     fake_hub.faults.append(Fault("info", status=502, times=99))
-    with pytest.raises(HubUnavailable, match="trouble .HTTP 502."):
+    with pytest.raises(HubUnavailable, match=r"trouble \(HTTP 502\)"):
         hub.list_repo("acme/tiny")
     assert waited == [1.0, 2.0, 4.0]
 
@@ -227,7 +204,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch, waited: list[float]) -> N
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(NoNetwork, match="cannot reach http://127.0.0.1:1"):
+    with pytest.raises(NoNetwork, match=r"cannot reach http://127\.0\.0\.1:1"):
         hub.list_repo("acme/tiny")
     assert waited == []
 
@@ -360,7 +337,7 @@ def test_a_server_that_cannot_go_on(fake_hub: FakeHub, tiny: RepoListing) -> Non
 
 def test_wrong_bytes_never_become_a_file(fake_hub: FakeHub, tiny: RepoListing) -> None:
     fake_hub.faults.append(Fault("cdn", wrong_bytes=True))
-    with pytest.raises(DownloadFailed, match="tiny-Q8_0.gguf failed verification"):
+    with pytest.raises(DownloadFailed, match=r"tiny-Q8_0\.gguf failed verification"):
         hub.download(tiny, ["tiny-Q8_0.gguf"])
     assert not partial_of(tiny).exists()
     assert hub.cached_file("acme/tiny", "tiny-Q8_0.gguf") is None
@@ -369,7 +346,7 @@ def test_wrong_bytes_never_become_a_file(fake_hub: FakeHub, tiny: RepoListing) -
 
 def test_wrong_bytes_of_a_small_file(fake_hub: FakeHub, tiny: RepoListing) -> None:
     fake_hub.faults.append(Fault("resolve", wrong_bytes=True))
-    with pytest.raises(DownloadFailed, match="README.md failed verification"):
+    with pytest.raises(DownloadFailed, match=r"README\.md failed verification"):
         hub.download(tiny, ["README.md"])
 
 
