@@ -42,8 +42,9 @@ class DownloadProgress:
 
     def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
         if not self._output.shows_progress:
-            size = f" ({total_bytes / 1e6:.0f} MB)" if total_bytes else ""
-            self._output.note(f"{label}{size} …")
+            from ingle.cli.stats import size
+
+            self._output.note(f"{label} ({size(total_bytes)}) …" if total_bytes else f"{label} …")
             return
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

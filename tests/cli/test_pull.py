@@ -86,8 +86,8 @@ def test_the_path_is_the_answer(ingle: Ingle, hub: FakeHub, whole: bytes) -> Non
     commit = hub.repos["acme/tiny"].commit
     assert err == [
         "acme/tiny has no Q4_K_M: taking Q8_0 (it has Q8_0)",
-        f"acme/tiny at {commit[:7]} · Q8_0 · 419 kB · licence apache-2.0",
-        "tiny-Q8_0.gguf (0 MB) …",
+        f"acme/tiny at {commit[:7]} · Q8_0 · 518 kB · licence apache-2.0",
+        "tiny-Q8_0.gguf (518 kB) …",
     ]
     assert ingle("pull", "acme/tiny:q8_0", "-q") == (0, out, [])
     assert len(hub.ranges()) == 1
@@ -165,10 +165,10 @@ def test_a_dry_run_fetches_nothing(ingle: Ingle, hub: FakeHub, whole: bytes) -> 
     assert lines[:3] == [
         f"from       acme/tiny at {commit[:12]}",
         "licence    apache-2.0",
-        "file       tiny-Q8_0.gguf, 419 kB",
+        "file       tiny-Q8_0.gguf, 518 kB",
     ]
-    assert lines[3].startswith("download   419 kB; ")
-    assert lines[4].startswith("memory     419 kB of weights; ")
+    assert lines[3].startswith("download   518 kB; ")
+    assert lines[4].startswith("memory     518 kB of weights; ")
     path = ingle("pull", "acme/tiny:Q8_0")[1].rstrip("\n")
     assert ingle("pull", "acme/tiny:Q8_0", "--dry-run")[1].splitlines()[3] == f"download   nothing: it is here, {path}"
 
