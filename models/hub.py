@@ -259,8 +259,8 @@ def _failure(error: Exception, asked: Asked) -> Exception:
     meant = explain(error, asked)
     response = getattr(error, "response", None)
     if response is not None and response.status_code in RETRY_STATUSES:
-        pause = _patience(response.headers.get, _WAITS_S[0])
-        return meant if pause is None else Cut(meant, pause)
+        pause_s = wait_s(response.headers.get)
+        return meant if pause_s is not None and pause_s > LONGEST_WAIT_S else Cut(meant, pause_s)
     return Cut(meant, None) if isinstance(meant, NoNetwork) else meant
 
 

@@ -15,7 +15,7 @@ LONGEST_WAIT_S: Final = 60.0
 RETRY_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 _NETWORK_HINT: Final = "Check the connection; models that were downloaded work without one."
-_CERTIFICATE: Final = re.compile(r"certificate|ssl|tls", re.IGNORECASE)
+_CERTIFICATE: Final = re.compile(r"certificate", re.IGNORECASE)
 _RATE_LIMIT: Final = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 
 
@@ -166,6 +166,14 @@ def _bad_address(error: BaseException, asked: Asked) -> ModelError:
     )
 
 
+def _no_certificates(error: BaseException, _asked: Asked) -> ModelError:
+    return NoNetwork(f"the certificates cannot be read: {error}", "Check what SSL_CERT_FILE and SSL_CERT_DIR point at.")
+
+
+def _bad_setting(error: BaseException, asked: Asked) -> ModelError:
+    return NoNetwork(f"no request to {asked.endpoint} can be made: {error}", "Check the variables of the proxy.")
+
+
 def _not_a_hub(_error: BaseException, asked: Asked) -> ModelError:
     return HubUnavailable(
         f"{asked.endpoint} does not answer as a hub does",
@@ -192,5 +200,7 @@ _BY_CLASS: Final[tuple[tuple[str, Callable[[BaseException, Asked], ModelError]],
     ("HTTPError", _not_a_hub),
     ("JSONDecodeError", _not_a_hub),
     ("DecodingError", _not_a_hub),
+    ("FileNotFoundError", _no_certificates),
+    ("ValueError", _bad_setting),
     ("OSError", _connect),
 )

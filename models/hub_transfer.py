@@ -3,7 +3,8 @@
 """``store``: the file's path in its snapshot, after as little transfer as possible.
 
 Bytes are appended to ``blobs/ETAG.incomplete`` as they come, so that a process killed at any moment loses none of them.
-What is whole is synced and renamed when it has the hash that the hub lists, and removed when it has not.
+What is whole is synced and renamed when it has the hash that the hub lists, and removed when it has not. Modes are
+what the umask says: other programs, and with some settings other users, share this cache.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class _Growing:
 def _receive(growing: _Growing, open_at: Opener, progress: Progress, sleep: Callable[[float], None]) -> None:
     """Append until the file is as long as it should be. Raises ModelError when tries in a row bring nothing."""
     place, num_failures = growing.place, 0
-    progress.start(place.size_bytes, place.name, growing.size_bytes)
+    progress.start(place.size_bytes, place.pointer.name, growing.size_bytes)
     try:
         while growing.num_missing_bytes:
             before = growing.size_bytes
@@ -218,7 +219,7 @@ def _receive(growing: _Growing, open_at: Opener, progress: Progress, sleep: Call
                         progress.note("the server cannot send the rest alone: fetching from the beginning")
                         growing.restart()
                         before = 0
-                        progress.start(place.size_bytes, place.name, 0)
+                        progress.start(place.size_bytes, place.pointer.name, 0)
                     for chunk in body.chunks:
                         growing.append(chunk)
                         progress.update(growing.size_bytes)

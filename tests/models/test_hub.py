@@ -225,6 +225,16 @@ def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch, endpoin
         hub.list_repo("acme/tiny")
 
 
+def test_settings_that_allow_no_request(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "socks9://nowhere")
+    with pytest.raises(NoNetwork, match="no request to http.* can be made: Unknown scheme for proxy URL"):
+        hub.list_repo("acme/tiny")
+    monkeypatch.delenv("HTTP_PROXY")
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    with pytest.raises(NoNetwork, match="the certificates cannot be read"):
+        hub.list_repo("acme/tiny")
+
+
 def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
@@ -246,7 +256,7 @@ def test_a_piece_of_a_file(fake_hub: FakeHub, tiny: RepoListing) -> None:
 def test_a_piece_from_a_server_without_ranges(fake_hub: FakeHub, tiny: RepoListing, waited: list[float]) -> None:
     fake_hub.faults += [Fault("cdn", cut_after=10), Fault("cdn", status=500), Fault("cdn", no_ranges=True)]
     assert hub.read_range(tiny, "tiny-Q8_0.gguf", 1000, 50) == DATA[1000:1050]
-    assert waited == [1.0, 1.0]
+    assert waited == [1.0, 2.0]
 
 
 # -- downloads -----------------------------------------------------------------------------------------------------
