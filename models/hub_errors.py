@@ -157,7 +157,7 @@ def _timeout(_error: BaseException, asked: Asked) -> ModelError:
 
 
 def _cut(error: BaseException, _asked: Asked) -> ModelError:
-    return NoNetwork(f"the connection broke: {error or type(error).__name__}", "Try again: what is here is kept.")
+    return NoNetwork(f"the connection broke: {str(error) or type(error).__name__}", "Try again: what is here is kept.")
 
 
 def _bad_address(error: BaseException, asked: Asked) -> ModelError:

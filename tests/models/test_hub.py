@@ -227,7 +227,7 @@ def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch, endpoin
 
 def test_settings_that_allow_no_request(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "socks9://nowhere")
-    with pytest.raises(NoNetwork, match="no request to http.* can be made: Unknown scheme for proxy URL"):
+    with pytest.raises(NoNetwork, match=r"no request to http.* can be made: Unknown scheme for proxy URL"):
         hub.list_repo("acme/tiny")
     monkeypatch.delenv("HTTP_PROXY")
     monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
