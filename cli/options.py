@@ -61,7 +61,7 @@ Model = Annotated[
         "-m",
         "--model",
         metavar="MODEL",
-        help="Alias, pypi:PACKAGE, or path to a .gguf file.",
+        help="Alias, path to a .gguf file, USER/REPO[:QUANT], pypi:PACKAGE.",
         autocompletion=_complete_model,
     ),
 ]

@@ -17,7 +17,8 @@ from ingle.cli.stats import age, size
 from ingle.models import gguf_facts, last_used
 from ingle.models.errors import ModelNotFound, one_line
 from ingle.models.gguf_info import read_model_info
-from ingle.models.store import Shelf, StoredModel, card_licence, quant_of, shown
+from ingle.models.quants import label
+from ingle.models.store import Shelf, StoredModel, card_licence, shown
 
 if TYPE_CHECKING:
     from ingle.models.gguf_info import ModelInfo
@@ -89,7 +90,7 @@ def _as_json(info: ModelInfo, stored: StoredModel | None) -> dict[str, Any]:
         "path": str(info.path),
         "size_bytes": info.size_bytes,
         "num_files": info.split_count,
-        "quant": info.file_type or quant_of(info.path.name),
+        "quant": info.file_type or label(info.path.name),
         "num_params": info.num_params,
         "n_ctx_train": info.n_ctx_train,
         "architecture": info.architecture,
@@ -136,7 +137,7 @@ def _lines(info: ModelInfo, stored: StoredModel | None) -> list[str]:
         _say("file", f"{shown(info.path)} ({size(info.size_bytes)}{files})"),
         _say("architecture", f"{info.architecture}, {info.num_layers} layers, {info.n_embd} wide, {heads} KV heads"),
         _say("parameters", parameters(info.num_params)),
-        _say("quant", f"{info.file_type or quant_of(info.path.name) or '-'}, {info.bits_per_weight:.2f} bits a weight"),
+        _say("quant", f"{info.file_type or label(info.path.name) or '-'}, {info.bits_per_weight:.2f} bits a weight"),
         _say("context", f"{info.n_ctx_train} tokens"),
         _say("licence", _licence(info, stored) or "-"),
         _say("last used", "-" if used is None else age(max(time.time() - used, 0.0))),

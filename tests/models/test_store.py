@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingle.models.places import models_dir
-from ingle.models.store import Place, Shelf, card_licence, quant_of, shelf
+from ingle.models.quants import label
+from ingle.models.store import Place, Shelf, card_licence, shelf
 from tests.models.hub_cache import MODEL, OTHER, HubRepo, names, only, put, split
 
 
@@ -26,14 +27,14 @@ from tests.models.hub_cache import MODEL, OTHER, HubRepo, names, only, put, spli
     ],
 )
 def test_quant_of_a_name(name: str, quant: str | None) -> None:
-    assert quant_of(name) == quant
+    assert label(name) == quant
 
 
-def test_nothing_anywhere(hub: Path) -> None:
+def test_nothing_anywhere(hub_folder: Path) -> None:
     assert shelf() == Shelf(())
 
 
-def test_names_of_what_came_in_wheels(hub: Path) -> None:
+def test_names_of_what_came_in_wheels(hub_folder: Path) -> None:
     put(models_dir() / "pypi" / "some-model-1.0" / "model.gguf")
     put(models_dir() / "pypi" / "other" / "model.gguf")
     put(models_dir() / "pypi" / "other" / ".part.gguf")
@@ -109,7 +110,7 @@ def test_a_link_to_nowhere_is_told(repo: HubRepo) -> None:
     assert (model.size_bytes, model.problem) == (0, "its bytes are missing: the link leads nowhere")
 
 
-def test_folders_of_the_user(hub: Path, repo: HubRepo, tmp_path: Path) -> None:
+def test_folders_of_the_user(hub_folder: Path, repo: HubRepo, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     put(mine / "deep" / "a.gguf")
     put(mine / ".hidden" / "no.gguf")
@@ -121,12 +122,12 @@ def test_folders_of_the_user(hub: Path, repo: HubRepo, tmp_path: Path) -> None:
     found = shelf([mine, tmp_path, tmp_path / "absent"])
     assert names(found) == [str(mine / "deep" / "a.gguf"), "acme/tiny-GGUF:Q8_0"], "each file once, where it belongs"
     assert set(found.user_files) >= {mine / "deep" / "a.gguf", mine / "pulled.gguf"}
-    assert not any(hub in path.parents for path in found.user_files)
+    assert not any(hub_folder in path.parents for path in found.user_files)
     assert len(found.notes) == 1
     assert "absent" in found.notes[0]
 
 
-def test_a_search_has_an_end(tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_has_an_end(tmp_path: Path, hub_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingle.models.store._MAX_ENTRIES", 3)
     monkeypatch.setattr("ingle.models.store._MAX_DEPTH", 1)
     put(tmp_path / "a" / "1" / "2" / "deep.gguf")
