@@ -29,6 +29,12 @@ _WHERE_NO_HEADS: Final = frozenset(
 _EVERY_NTH: Final = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 # Hybrids whose layers are both at once.
 _BOTH: Final = frozenset({"falcon-h1"})
+# Architectures of which every Nth layer sees everything and the others a window, and N where the file does not say
+# (llama_model_base::load_swa_pattern). Others have windows only where a pattern stands in the file.
+_FULL_EVERY_NTH: Final = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "plamo3": 8} | dict.fromkeys(
+    ("llama4", "cohere2", "olmo2", "exaone4", "exaone-moe", "afmoe", "mellum"), 4
+)
+_FULL_FIRST_OF_N: Final = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
 # Layers from the first that have a cache of their own, the rest using theirs, where the file does not say.
 _LAYERS_WITH_KV: Final = {"gemma3n": 20}
 
@@ -50,15 +56,15 @@ class KvLayout:
     layers: tuple[LayerKv, ...]
     state_values: int
 
-    def bytes_per_token(self, type_k: str, type_v: str, *, pads_v: bool = False) -> int:
-        """Bytes of one cell over all layers. `pads_v`: without flash attention V is transposed, and every layer's is as
-        wide as the widest. Raises ValueError for an unknown type or one whose blocks do not divide a row."""
-        widest = max((layer.v_values for layer in self.layers), default=0)
-        total = 0
-        for layer in self.layers:
-            v_values = widest if pads_v and layer.v_values else layer.v_values
-            total += row_bytes(type_k, layer.k_values) + row_bytes(type_v, v_values)
-        return total
+    def bytes_per_token(self, type_k: str, type_v: str, *, widest_v: int = 0) -> int:
+        """Bytes of one cell over all layers. `widest_v`: every layer's V takes at least so many values (without flash
+        attention V is transposed, and llama.cpp pads it to the widest layer's). Raises ValueError for an unknown type
+        or one whose blocks do not divide a row."""
+        return sum(
+            row_bytes(type_k, layer.k_values) + row_bytes(type_v, max(layer.v_values, widest_v))
+            for layer in self.layers
+            if layer.k_values
+        )
 
     def state_bytes(self, num_slots: int) -> int:
         """Bytes of the recurrent states of `num_slots` sequences."""
@@ -96,11 +102,14 @@ def _layer(info: ModelInfo, index: int) -> LayerKv:
 def _is_window(info: ModelInfo, index: int) -> bool:
     if info.sliding_window is None:
         return False
-    name = f"{info.architecture}.attention.sliding_window_pattern"
-    if name in info.layer_values:
-        return bool(info.layer_values[name][index])
-    period = _number(info, "attention.sliding_window_pattern") or {"gemma3": 6, "gemma2": 2}.get(info.architecture, 1)
-    return period == 1 or (index + 1) % period != 0
+    arch = info.architecture
+    if (named := info.layer_values.get(f"{arch}.attention.sliding_window_pattern")) is not None:
+        return bool(named[index])
+    default = _FULL_EVERY_NTH.get(arch) or _FULL_FIRST_OF_N.get(arch)
+    if default is None:
+        return False
+    period = _number(info, "attention.sliding_window_pattern") or default
+    return index % period != (0 if arch in _FULL_FIRST_OF_N else period - 1)
 
 
 def _has_state(info: ModelInfo, index: int) -> bool:
