@@ -40,9 +40,7 @@ def add_shards(path: Path, header: Header, parse: ParseShard) -> int:
         try:
             other = parse(shard)
             if other is None:
-                raise BadModelFile(
-                    f"shard {index + 1} of {count} is missing: {shard}", "Put all shards in one folder."
-                )
+                raise BadModelFile(f"shard {index + 1} of {count} is missing: {shard}", "Put all shards in one folder.")
             if gguf_rules.scalar(other, "split.no", "u16", required=True) != index:
                 raise HeaderError(f"it is not shard {index + 1} of {count}")
             for tensor in other.tensors:

@@ -167,7 +167,8 @@ def _split(
     tensors: Sequence[TensorInfo], num_layers: int, first_on_gpu: int
 ) -> tuple[list[TensorInfo], list[TensorInfo]]:
     """Tensors in RAM and in the GPU's memory: the embedding stays with the CPU, the output goes after the last layer."""
-    host, gpu = [], []
+    host: list[TensorInfo] = []
+    gpu: list[TensorInfo] = []
     for tensor in tensors:
         prefix, _, rest = tensor.name.partition(".")
         if prefix == "blk":

@@ -81,9 +81,7 @@ def make_plan(
 
 def context_only(whole: Needs) -> Needs:
     """Of `whole`, what belongs to the context: it comes and goes while the weights stay."""
-    return replace(
-        whole, program_bytes=0, vocabulary_bytes=0, weights_bytes=0, repacked_bytes=0, gpu_weights_bytes=0
-    )
+    return replace(whole, program_bytes=0, vocabulary_bytes=0, weights_bytes=0, repacked_bytes=0, gpu_weights_bytes=0)
 
 
 def largest_context(
