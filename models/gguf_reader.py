@@ -44,7 +44,7 @@ class Incomplete(Exception):
 class Reader:
     """A position in the buffer and reads that cannot leave it.
 
-    `end`: the size of the file, of which the buffer may be only the beginning. Reads beyond the buffer raise Incomplete.
+    `end`: the size of the file, of which the buffer may be only the beginning. Reads behind that raise Incomplete.
     """
 
     __slots__ = ("buf", "end", "pos")

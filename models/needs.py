@@ -26,7 +26,7 @@ CELL_STEP: Final = 256
 """llama.cpp makes contexts of a multiple of so many cells."""
 
 # Measured on Linux, x86-64, CPython 3.11, glibc (scripts/compare-plan).
-PROGRAM_BYTES: Final = 27_000_000  # Python with our modules and llama.cpp's library, beyond the bare interpreter
+PROGRAM_BYTES: Final = 31_000_000  # Python with our modules and llama.cpp's library, beyond the bare interpreter
 TOKEN_BYTES: Final = 206  # of the vocabulary: llama.cpp's tables (130) and what reading the header leaves (76)
 MERGE_BYTES: Final = 170  # llama.cpp's table of BPE merges
 CELL_BYTES: Final = 144  # llama.cpp's records of a cell in use: position, sequences, and the sets they stand in
@@ -82,7 +82,7 @@ class Needs:
 
 
 def needs(info: ModelInfo, setting: Setting, num_cells: int, *, program_bytes: int = PROGRAM_BYTES) -> Needs:
-    """What the model takes with a context of `num_cells` cells. Raises ValueError where a cache type does not fit it."""
+    """What the model takes with a context of `num_cells` cells. Raises ValueError where a cache type does not fit."""
     layout = kv_layout(info)
     first_on_gpu = max(info.num_layers + 1 - setting.gpu_layers, 0)  # llama_model::load_tensors
     on_host, on_gpu = _split(info.tensors, info.num_layers, first_on_gpu)
@@ -166,7 +166,7 @@ def _layer_kv_bytes(layout: KvLayout, index: int, setting: Setting, num_cells: i
 def _split(
     tensors: Sequence[TensorInfo], num_layers: int, first_on_gpu: int
 ) -> tuple[list[TensorInfo], list[TensorInfo]]:
-    """Tensors in RAM and in the GPU's memory: the embedding stays with the CPU, the output goes after the last layer."""
+    """Tensors in RAM and on the GPU: the embedding stays in RAM, the output goes after the last layer."""
     host: list[TensorInfo] = []
     gpu: list[TensorInfo] = []
     for tensor in tensors:
