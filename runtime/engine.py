@@ -40,7 +40,7 @@ from ingle.runtime.loading import load_model
 from ingle.runtime.metrics import Counters, EngineStats, collect
 from ingle.runtime.page_store import open_store
 from ingle.runtime.pager import Pager
-from ingle.runtime.planning import first_context, for_states
+from ingle.runtime.planning import first_context, for_states, setting_of
 from ingle.runtime.request import (
     FinishReason,
     Request,
@@ -72,7 +72,7 @@ class Engine:
         self._executor, config, notes = first_context(model, config, initial_cells)
         stack.callback(self._executor.close)
         self._config = config
-        self.info = replace(self.info, notes=(*self.info.notes, *notes))
+        self.info = replace(self.info, notes=(*self.info.notes, *notes), setting=setting_of(model_info, config))
         self._kv = KVManager(
             self._executor.num_cells // block_size,
             block_size,

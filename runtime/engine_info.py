@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingle.models.gguf_info import ModelInfo
+from ingle.models.needs import Setting
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.llama import LlamaModel, supports_gpu_offload
 from ingle.runtime.loading import gpu_layers_to_ask
-from ingle.runtime.planning import context_limit
+from ingle.runtime.planning import context_limit, setting_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class EngineInfo:
     num_threads: int
     shares_prefixes: bool
     notes: tuple[str, ...]
+    setting: Setting  # as far as memory is concerned
 
 
 def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> EngineInfo:
@@ -51,4 +53,5 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
         num_threads=config.threads(),
         shares_prefixes=shares,
         notes=tuple(notes),
+        setting=setting_of(model_info, config),
     )

@@ -2,7 +2,7 @@
 
 usage: scripts/compare-plan [--cells 2048,8192,32768] [--types f16,q8_0] MODEL...
 
-Every case is a process of its own. It opens an engine whose KV pool has its full size from the start, computes one whole
+Every case is a process of its own. It opens an engine whose KV pool has its full size from the start, computes a whole
 prompt step at the beginning of the context, fills all cells with copies of that step, and lets llama.cpp prepare a
 second step behind them, which writes the attention mask over all cells; that step is cut short there, because computing
 it would change no memory and takes minutes. Growth is the resident memory then (VmRSS: mapped pages of the weights that
