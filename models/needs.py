@@ -111,9 +111,9 @@ def compute_bytes(info: ModelInfo, setting: Setting, num_cells: int) -> int:
     num_tokens = _num_tokens(setting, num_cells)
     query = _largest(info.n_head) * info.key_length
     keys_values = max((layer.k_values + layer.v_values for layer in layout.layers), default=0)
-    attention = 2 * info.n_embd + 3 * query + keys_values
+    attention = 2 * info.n_embd + 3 * query
     if not setting.flash_attn and keys_values:
-        attention += num_cells * _largest(info.n_head)  # every row's score of every cell
+        attention += keys_values + num_cells * _largest(info.n_head)  # every row's score of every cell
     feed_forward = 3 * info.n_embd + max(info.n_embd, query) + 3 * _feed_forward_values(info)
     layer = num_tokens * max(attention, feed_forward) * F32_BYTES + _mask_bytes(layout, setting, num_cells)
     logits = setting.num_slots * (info.vocab_size + info.n_embd) + num_tokens * info.n_embd

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ingle.models import plan
+from ingle.models.ggml_types import row_bytes
 from ingle.models.gguf_info import ModelInfo
 from ingle.models.kv_layout import kv_layout
 from ingle.models.memory import available_memory_bytes
@@ -45,6 +46,8 @@ def setting_of(info: ModelInfo, config: EngineConfig) -> Setting:
     """
     layout = kv_layout(info)
     try:
+        for kind, length in ((config.type_k, info.key_length), (config.type_v, info.value_length)):
+            row_bytes(kind, length)  # llama.cpp wants whole blocks in every head
         layout.bytes_per_token(config.type_k, config.type_v)
     except ValueError as error:
         types = f"-ctk {config.type_k} -ctv {config.type_v}"

@@ -37,9 +37,7 @@ def same(a: ModelInfo, b: ModelInfo) -> bool:
 
 @pytest.mark.parametrize("write", [write_llama, write_gemma3, write_lfm2])
 @pytest.mark.parametrize("window", [16, 1000, 1 << 20])
-def test_equals_what_the_file_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: type, window: int
-) -> None:
+def test_equals_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: type, window: int) -> None:
     monkeypatch.setattr(remote_header, "FIRST_WINDOW_BYTES", window)
     path = write(tmp_path / "m.gguf")
     found = read_remote_model_info([remote(path.read_bytes())], origin="user/repo")
