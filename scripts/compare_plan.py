@@ -64,7 +64,7 @@ def measure(path: Path, num_cells: int, kv_type: str) -> None:
         assert decode(step) == 2, "the step was to be cut short"
         taken = resident_bytes() - bare
         predicted = needs(info, setting_of(info, config), num_cells)
-        print(json.dumps({"predicted": predicted.host_bytes, "taken": taken, "parts": dict(predicted.items())}))
+        print(json.dumps({"predicted": predicted.host_bytes - bare, "taken": taken, "parts": dict(predicted.items())}))
 
 
 def main() -> int:
