@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
+from ingle.models import hub, hub_model, quants
 from ingle.models.errors import ModelNotFound, UnsupportedModel
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.hub_places import is_offline
 from ingle.models.progress import Progress
+from ingle.models.remote_header import RemoteFile, read_remote_model_info
 from ingle.models.resolve import look_up, resolve, understand
 
 
@@ -41,12 +42,8 @@ def find_header(text: str | None, *, offline: bool = False, progress: Progress |
     Raises as ``resolve`` does, and BadModelFile, UnsupportedModel.
     """
     target = understand(text)
-    if target.origin in ("file", "pypi") or isinstance(target.where, Path) or not hasattr(target.where, "repo_id"):
+    if not isinstance(target.where, hub_model.HubName):
         return _here(text, progress)
-    from ingle.models import hub, hub_model, quants
-    from ingle.models.remote_header import RemoteFile, read_remote_model_info
-
-    assert isinstance(target.where, hub_model.HubName)
     if offline or is_offline() or hub_model.cached(target.where) is not None:
         return _here(text, progress)
     selection = look_up(target, progress=progress)
