@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ingle.cli import plan_report
 from ingle.cli.errors import TRY_AGAIN, UsageProblem
 from ingle.cli.options import ModelFlags
 from ingle.cli.output import Output
@@ -143,6 +144,14 @@ def test_what_makes_no_sense_is_refused(model: Path, roomy: None, tmp_path: Path
         ask(tmp_path / "none.gguf")
     with pytest.raises(InvalidRequest, match="needs flash attention"):
         ask(model, cache_type_v="q8_0", flash_attn=False)
+
+
+def test_what_stats_say_of_it() -> None:
+    predicted = Needs(
+        weights_bytes=60_000_000, repacked_bytes=10_000_000, kv_bytes=20_000_000, program_bytes=20_000_000
+    )
+    line = plan_report.predicted_and_taken(predicted, 100_000_000)
+    assert line == "memory 100 MB; the plan says 110 MB (+10.0%): weights 70 MB, KV 20 MB"
 
 
 # -- on the hub --------------------------------------------------------------------------------------------------------
