@@ -281,6 +281,54 @@ def pull_command(
 app.add_typer(cache.app)
 
 
+@app.command("plan")
+def plan_command(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Alias, path or USER/REPO[:QUANT].", show_default=False),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option("--draft", metavar="MODEL", help="A small model that guesses for it."),
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", metavar="N", min=1, max=200, help="Conversations that run together.")
+    ] = 1,
+    ctx_size: options.CtxSize = None,
+    gpu_layers: options.GpuLayers = None,
+    flash_attn: options.FlashAttn = None,
+    cache_type_k: options.CacheTypeK = None,
+    cache_type_v: options.CacheTypeV = None,
+    batch_size: options.BatchSize = None,
+    json: options.Json = False,
+    offline: options.Offline = None,
+    quiet: options.Quiet = None,
+) -> Job:
+    """Will it fit? What a model takes of this machine's memory, before it is downloaded.
+
+    Of a model on the hub only the header is read. Exit code 75 where it does not fit.
+    """
+    from ingle.cli.plan import PlanFlags, plan
+
+    flags = PlanFlags(
+        draft=draft,
+        parallel=parallel,
+        json=json,
+        quiet=quiet,
+        model=ModelFlags(
+            model=model,
+            ctx_size=ctx_size,
+            gpu_layers=gpu_layers,
+            flash_attn=flash_attn,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            batch_size=batch_size,
+            offline=offline,
+        ),
+    )
+    return lambda output, _signals: plan(flags, output)
+
+
 @app.command("doctor")
 def doctor_command(json: options.Json = False) -> Job:
     """This machine, what was compiled in, versions, places, and what looks wrong."""

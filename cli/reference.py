@@ -43,6 +43,12 @@ exit code is 1 at the end.
 `size_bytes`, `download_bytes` (what was missing, or with `--dry-run` is), `files` (each with `name`, `size_bytes` and
 `sha256`), `dry_run` and `path` (null: it is not here). What is not known is null.
 
+`ingle plan --json` prints `version`, `model`, `architecture`, `quant`, `is_on_disk`, `draft`, `n_ctx`, `n_ctx_train`,
+`parallel`, `cache_type_k`, `cache_type_v`, `gpu_layers`, `num_layers`; bytes by part `start` and `full` (of the KV pool at
+the start, and when it holds `n_ctx` tokens for each sequence), `peak_host_bytes` and `peak_gpu_bytes` (while it grows to
+that), `free_host_bytes`, `free_gpu_bytes` (null: no GPU); `fits`, `largest_context` and `largest_context_q8_0` (tokens; null:
+none, or not asked), `quants` of the repo (`quant`, `size_bytes`, `peak_host_bytes`, `fits`), `take` (the one to take), `notes`.
+
 `ingle cache info --json` prints `version`, `directory`, `num_pages`, `num_bytes` and `folders`, each with `model`, `file`,
 `architecture`, `type_k`, `type_v`, `path`, `num_pages`, `num_bytes` and `last_used` (seconds since 1970);
 `ingle cache verify --json` `version`, `num_good`, `num_removed` and `num_bytes` (of the good ones);

@@ -194,7 +194,13 @@ def _answer(
 def report_engine(output: Output, model: OpenModel) -> None:
     """What `--stats` says besides the answer's own figures."""
     from ingle.cli import stats
+    from ingle.cli.plan_report import predicted_and_taken
+    from ingle.models.memory import resident_bytes
+    from ingle.models.needs import needs
 
+    figures = model.engine.stats()
+    predicted = needs(model.info, model.engine.info.setting, figures.num_blocks_total * figures.block_size)
     output.report(f"loaded in {model.load_ms:.0f} ms")
-    for line in stats.table(model.engine.stats()):
+    output.report(predicted_and_taken(predicted, resident_bytes()))
+    for line in stats.table(figures):
         output.report(line)

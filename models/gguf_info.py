@@ -9,7 +9,6 @@ everything llama.cpp's own loader checks and for what makes it abort (see gguf_p
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +17,15 @@ from typing import Final
 
 from ingle.models import gguf_parser, gguf_rules
 from ingle.models.errors import BadModelFile, UnsupportedModel
-from ingle.models.ggml_types import FILE_TYPES, row_bytes
+from ingle.models.ggml_types import FILE_TYPES
 from ingle.models.gguf_header import ArrayRef, Header, HeaderError, Scalar, TensorInfo
 from ingle.models.gguf_reader import Buffer
+from ingle.models.gguf_shards import UNSUPPORTED_HINT, ParseShard, add_shards, user_error
 from ingle.models.mapped_file import DAMAGED_HINT, MappedFile
 
 __all__ = ["ArrayRef", "ModelInfo", "TensorInfo", "read_model_info"]
 
-_UNSUPPORTED_HINT: Final = "Choose a text-generating model in GGUF version 2 or 3; `smollm2` always works."
-_SHARD_NAME: Final = re.compile(r"^(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+TOKENS_KEY: Final = "tokenizer.ggml.tokens"
 # Tokens that give away the chat format of a model without a template.
 _CHAT_MARKERS: Final = (
     *("<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>"),
@@ -70,6 +69,7 @@ class ModelInfo:
     chat_markers: frozenset[str]  # which of _CHAT_MARKERS are in the vocabulary
     split_count: int
     not_generative: str | None  # "an embedding model: it cannot generate text"
+    layer_values: Mapping[str, tuple[int, ...]] = field(repr=False)  # arrays of whole numbers with one for each layer
     metadata: Mapping[str, Scalar] = field(repr=False)
     arrays: Mapping[str, ArrayRef] = field(repr=False)
     tensors: Sequence[TensorInfo] = field(repr=False)
@@ -90,18 +90,16 @@ class ModelInfo:
     def refuse_if_not_generative(self) -> None:
         """Raise UnsupportedModel when this model cannot answer a prompt."""
         if self.not_generative is not None:
-            raise UnsupportedModel(f"{self.path} is {self.not_generative}", _UNSUPPORTED_HINT)
+            raise UnsupportedModel(f"{self.path} is {self.not_generative}", UNSUPPORTED_HINT)
 
     def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> int:
-        """Bytes of K and V cache one token takes over all layers, were every layer to keep it.
+        """Bytes of K and V cache one token takes over all layers that have a cache (see ``kv_layout``).
 
-        An upper bound for sliding-window models, whose local layers forget, and for latent attention, which keeps no V.
         Raises ValueError for an unknown type or one whose blocks do not divide a row.
         """
-        heads = self.n_head_kv if isinstance(self.n_head_kv, tuple) else (self.n_head_kv,) * self.num_layers
-        return sum(
-            row_bytes(type_k, n * self.key_length) + row_bytes(type_v, n * self.value_length) for n in heads if n
-        )
+        from ingle.models.kv_layout import kv_layout
+
+        return kv_layout(self).bytes_per_token(type_k, type_v)
 
     def read_array(self, key: str) -> list[Scalar]:
         """Decode the metadata array `key` from the file. Raises KeyError when there is none, BadModelFile when the
@@ -123,22 +121,37 @@ def read_model_info(path: str | os.PathLike[str], *, require_generative: bool = 
     file = Path(path)
     try:
         with MappedFile(file) as buf:
-            header = gguf_parser.parse_header(buf, keep="tokenizer.ggml.tokens")
-            arch = gguf_rules.architecture(header)
-            reason = gguf_rules.why_not_generative(header, arch)
-            if reason is not None and require_generative:
-                raise UnsupportedModel(f"{file} is {reason}", _UNSUPPORTED_HINT)
-            tokens, vocabulary = header.kept, set(header.kept)
-            split_count = _add_shards(file, header)
-            if reason is None:
-                gguf_rules.check_hyperparameters(header, arch, lambda ref: gguf_parser.read_array(buf, ref))
-                gguf_rules.check_tokenizer(header, tokens, vocabulary)
-                gguf_rules.check_tensors(header, len(tokens))
-            markers = frozenset(m for m in _CHAT_MARKERS if m.encode() in vocabulary)
-            characters = gguf_rules.covered_characters(header, tokens, vocabulary)
-            return _describe(file, header, arch, reason, tokens, markers, characters, split_count, buf)
+            header = gguf_parser.parse_header(buf, keep=TOKENS_KEY)
+            return describe_header(file, buf, header, _parse_shard, require_generative=require_generative)
     except HeaderError as error:
-        raise _user_error(file, error) from None
+        raise user_error(file, error) from None
+
+
+def describe_header(
+    path: Path, buf: Buffer, header: Header, parse_shard: ParseShard, *, require_generative: bool
+) -> ModelInfo:
+    """Check what `header`, parsed from `buf` and with its tokens kept, says, and its other shards. Raises HeaderError,
+    BadModelFile, UnsupportedModel."""
+    arch = gguf_rules.architecture(header)
+    reason = gguf_rules.why_not_generative(header, arch)
+    if reason is not None and require_generative:
+        raise UnsupportedModel(f"{path} is {reason}", UNSUPPORTED_HINT)
+    tokens, vocabulary = header.kept, set(header.kept)
+    split_count = add_shards(path, header, parse_shard)
+    if reason is None:
+        gguf_rules.check_hyperparameters(header, arch, lambda ref: gguf_parser.read_array(buf, ref))
+        gguf_rules.check_tokenizer(header, tokens, vocabulary)
+        gguf_rules.check_tensors(header, len(tokens))
+    markers = frozenset(m for m in _CHAT_MARKERS if m.encode() in vocabulary)
+    characters = gguf_rules.covered_characters(header, tokens, vocabulary)
+    return _describe(path, header, arch, reason, tokens, markers, characters, split_count, buf)
+
+
+def _parse_shard(path: Path) -> Header | None:
+    if not path.exists():
+        return None
+    with MappedFile(path) as buf:
+        return gguf_parser.parse_header(buf)
 
 
 def _describe(
@@ -187,6 +200,7 @@ def _describe(
         chat_markers=chat_markers,
         split_count=split_count,
         not_generative=reason,
+        layer_values=MappingProxyType(_layer_values(header, num_layers, buf)),
         metadata=MappingProxyType(header.scalars),
         arrays=MappingProxyType(header.arrays),
         tensors=tuple(header.tensors),
@@ -212,48 +226,12 @@ def _adds_bos(header: Header) -> bool:
     )
 
 
-def _add_shards(path: Path, header: Header) -> int:
-    """Parse the other shards of a split model, add their tensors and sizes to `header`; the number of shards.
-
-    Key names and file names as in ``llama_model_loader`` and ``llama_split_path``.
-    """
-    count = int(gguf_rules.scalar(header, "split.count", "u16") or 1)
-    if count <= 1:
-        return 1
-    number = int(gguf_rules.scalar(header, "split.no", "u16", required=True) or 0)
-    if number != 0:
-        first = f"…-00001-of-{count:05d}.gguf"
-        raise BadModelFile(f"{path} is shard {number + 1} of {count}", f"Give the first shard ({first}) instead.")
-    match = _SHARD_NAME.match(path.name)
-    if match is None or (int(match["number"]), int(match["count"])) != (1, count):
-        name = f"NAME-00001-of-{count:05d}.gguf"
-        raise BadModelFile(f"{path} is the first of {count} shards but is not named so", f"Name it {name}.")
-    names = {t.name for t in header.tensors}
-    for index in range(1, count):
-        shard = path.with_name(f"{match['prefix']}-{index + 1:05d}-of-{count:05d}.gguf")
-        if not shard.exists():
-            raise BadModelFile(f"shard {index + 1} of {count} is missing: {shard}", "Put all shards in one folder.")
-        with MappedFile(shard) as buf:
-            try:
-                other = gguf_parser.parse_header(buf)
-                if gguf_rules.scalar(other, "split.no", "u16", required=True) != index:
-                    raise HeaderError(f"it is not shard {index + 1} of {count}")
-                for tensor in other.tensors:
-                    if tensor.name in names:
-                        raise HeaderError(f"duplicate tensor {tensor.name!r}")
-                    names.add(tensor.name)
-                    header.tensors.append(TensorInfo(*_fields(tensor), shard=index))
-            except HeaderError as error:
-                raise _user_error(shard, error) from None
-        header.size_bytes += other.size_bytes
-    total = gguf_rules.scalar(header, "split.tensors.count", "i32", required=True)
-    if total != len(header.tensors):
-        raise HeaderError(f"split.tensors.count is {total} where the shards hold {len(header.tensors)} tensors")
-    return count
-
-
-def _fields(t: TensorInfo) -> tuple[str, tuple[int, ...], str, int, int]:
-    return t.name, t.shape, t.type, t.num_bytes, t.offset
+def _layer_values(header: Header, num_layers: int, buf: Buffer) -> dict[str, tuple[int, ...]]:
+    return {
+        key: tuple(int(value) for value in gguf_parser.read_array(buf, ref))
+        for key, ref in header.arrays.items()
+        if ref.count == num_layers and ref.type not in ("str", "f32", "f64") and not key.startswith("tokenizer.")
+    }
 
 
 def _int(header: Header, key: str) -> int:
@@ -272,9 +250,3 @@ def _per_layer(header: Header, key: str, buf: Buffer) -> int | tuple[int, ...]:
         return _int(header, key)
     values = tuple(int(v) for v in gguf_parser.read_array(buf, ref))
     return values[0] if len(set(values)) == 1 else values
-
-
-def _user_error(path: Path, error: HeaderError) -> BadModelFile:
-    if error.unsupported:
-        return UnsupportedModel(f"{path}: {error.reason}", _UNSUPPORTED_HINT)
-    return BadModelFile(f"{path}: {error.reason}", error.hint or DAMAGED_HINT)

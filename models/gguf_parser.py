@@ -46,12 +46,13 @@ _MIN_TENSOR_BYTES: Final = 8 + 4 + 8 + 4 + 8  # name length, rank, one dimension
 _MIN_ALIGNMENT: Final = 8  # the GGUF specification: a multiple of 8
 
 
-def parse_header(buf: Buffer, *, keep: str | None = None) -> Header:
-    """Parse and check the container in `buf` (the whole file, mapped or read). Raises HeaderError.
+def parse_header(buf: Buffer, *, keep: str | None = None, size_bytes: int | None = None) -> Header:
+    """Parse and check the container in `buf`. Raises HeaderError.
 
-    The items of the string array named `keep` are read in the same pass into ``Header.kept``.
+    `buf` is the whole file, mapped or read, or the beginning of one of `size_bytes`; then Incomplete is raised when the
+    header goes on behind it. The items of the string array named `keep` are read in the same pass into ``Header.kept``.
     """
-    end = len(buf)
+    end = len(buf) if size_bytes is None else size_bytes
     if end < 4:
         raise HeaderError(f"not a GGUF file: only {end} bytes long", hint=NAME_A_GGUF)
     if buf[:4] != _MAGIC:

@@ -37,8 +37,15 @@ ARRAY: Final = 9
 FORMATS: Final = dict(FIXED.values())
 
 
+class Incomplete(Exception):
+    """The header goes on behind the bytes that are here, though not behind the end of the file."""
+
+
 class Reader:
-    """A position in the buffer and reads that cannot leave it."""
+    """A position in the buffer and reads that cannot leave it.
+
+    `end`: the size of the file, of which the buffer may be only the beginning. Reads behind that raise Incomplete.
+    """
 
     __slots__ = ("buf", "end", "pos")
 
@@ -50,6 +57,8 @@ class Reader:
     def unpack(self, fmt: struct.Struct, what: str) -> tuple[int | float | bool, ...]:
         if fmt.size > self.end - self.pos:
             raise self.truncated(what)
+        if self.pos + fmt.size > len(self.buf):
+            raise Incomplete
         values = fmt.unpack_from(self.buf, self.pos)
         self.pos += fmt.size
         return values
@@ -63,6 +72,8 @@ class Reader:
             raise HeaderError(f"{what} claims {length} bytes where {left} are left (truncated or corrupt)")
         if length > limit:
             raise HeaderError(f"{what} claims {length} bytes; at most {limit} are accepted")
+        if self.pos + length > len(self.buf):
+            raise Incomplete
         raw = self.buf[self.pos : self.pos + length]
         self.pos += length
         return raw
@@ -74,7 +85,9 @@ class Reader:
             for _ in range(count):
                 pos += 8 + unpack(buf, pos)[0]
         except (struct.error, OverflowError):
-            pos = self.end + 1
+            pos = max(pos, len(buf) + 1)  # a length lies behind the last byte
+        if pos > len(buf) and pos <= self.end:
+            raise Incomplete
         if pos > self.end:
             raise HeaderError(f"array {key!r} runs past the end of the file (truncated or corrupt)")
         self.pos = pos

@@ -6,7 +6,7 @@ to a larger one, equal to the last bit.
 
 from __future__ import annotations
 
-from ingle.runtime.engine_info import CELL_STEP
+from ingle.models.needs import CELL_STEP
 from ingle.runtime.errors import EngineError
 from ingle.runtime.executor import Executor
 from ingle.runtime.kv_manager import KVManager

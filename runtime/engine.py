@@ -22,15 +22,15 @@ from types import TracebackType
 import numpy as np
 
 from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.needs import CELL_STEP
 from ingle.models.resolve import ModelRef
 from ingle.runtime.admission import check_request
 from ingle.runtime.blocks import root_hash
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.detokenizer import Detokenizer, TextStream
 from ingle.runtime.elastic_pool import ElasticPool, round_up
-from ingle.runtime.engine_info import CELL_STEP, describe
+from ingle.runtime.engine_info import describe
 from ingle.runtime.errors import InvalidRequest
-from ingle.runtime.executor import Executor
 from ingle.runtime.explain import Miss
 from ingle.runtime.fingerprint import fingerprint
 from ingle.runtime.kv_manager import KVManager
@@ -40,6 +40,7 @@ from ingle.runtime.loading import load_model
 from ingle.runtime.metrics import Counters, EngineStats, collect
 from ingle.runtime.page_store import open_store
 from ingle.runtime.pager import Pager
+from ingle.runtime.planning import first_context, for_states, setting_of
 from ingle.runtime.request import (
     FinishReason,
     Request,
@@ -53,9 +54,6 @@ from ingle.runtime.scheduler import Scheduler
 from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import Logits, StepResult
 
-MAX_CACHED_STATES = 2
-"""Finished conversations kept resident where each costs a whole recurrent state."""
-
 
 class Engine:
     """See the module. Not thread-safe, but for `interrupt`; several engines may live in one process."""
@@ -63,17 +61,18 @@ class Engine:
     def __init__(self, model: LlamaModel, model_info: ModelInfo, config: EngineConfig, stack: ExitStack) -> None:
         self._stack = stack
         self._model = model
-        if model.is_stateful:  # every slot has a state of its own, used or not
-            config = replace(config, max_cached_chains=min(config.max_cached_chains, MAX_CACHED_STATES))
+        if model.is_stateful:
+            config = for_states(config)
         self.info = describe(model, model_info, config)
         config = replace(config, n_batch=min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP)))
-        self._config = config
         block_size = config.block_size
         limit = config.kv_tokens or self.info.n_ctx
         max_cells = round_up(round_up(limit, block_size), CELL_STEP)
         initial_cells = min(round_up(round_up(config.initial_kv_tokens, block_size), CELL_STEP), max_cells)
-        self._executor = Executor(model, config, initial_cells)
+        self._executor, config, notes = first_context(model, config, initial_cells)
         stack.callback(self._executor.close)
+        self._config = config
+        self.info = replace(self.info, notes=(*self.info.notes, *notes), setting=setting_of(model_info, config))
         self._kv = KVManager(
             self._executor.num_cells // block_size,
             block_size,

@@ -12,6 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def _import_low_level() -> Any:
 lib = _import_low_level()
 
 _ONLY_SPECIAL = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN  # llama_vocab::impl::tokenizer_st_partition
+
+_GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, …_IGPU
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _log_lines: list[str] = []  # the last error lines, for messages
@@ -111,16 +114,60 @@ def supports_gpu_offload() -> bool:
     return bool(lib.llama_supports_gpu_offload())
 
 
+def cpu_features() -> frozenset[str]:
+    """Instruction sets that the CPU has and llama.cpp was compiled for, in its own words ("AVX2", "NEON")."""
+    words = system_info().replace("|", " ").replace(":", " ").split()
+    triples = zip(words, words[1:], words[2:], strict=False)
+    return frozenset(name for name, equals, value in triples if (equals, value) == ("=", "1"))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A compute device of a backend. Bytes are of its own memory as the backend sees it now; for the CPU, of RAM."""
+
+    description: str
+    is_gpu: bool
+    free_bytes: int
+    total_bytes: int
+
+
+def compute_devices() -> tuple[Device, ...]:
+    """The compute devices compiled in and present, the CPU among them (ggml_backend_dev_*)."""
+    ggml = _device_functions()
+    found = []
+    for index in range(ggml.ggml_backend_dev_count()):
+        device = ggml.ggml_backend_dev_get(index)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.append(
+            Device(
+                description=ggml.ggml_backend_dev_description(device).decode(),
+                is_gpu=ggml.ggml_backend_dev_type(device) in _GPU_TYPES,
+                free_bytes=free.value,
+                total_bytes=total.value,
+            )
+        )
+    return tuple(found)
+
+
 def devices() -> tuple[str, ...]:
-    """Descriptions of the compute devices compiled in and present, the CPU among them (ggml_backend_dev_*)."""
+    """Descriptions of the compute devices."""
+    return tuple(device.description for device in compute_devices())
+
+
+def _device_functions() -> Any:
     ggml = lib.load_shared_library("ggml", lib._base_path)
     ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
     ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     ggml.ggml_backend_dev_description.restype = ctypes.c_char_p
     ggml.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
-    count = ggml.ggml_backend_dev_count()
-    return tuple(ggml.ggml_backend_dev_description(ggml.ggml_backend_dev_get(i)).decode() for i in range(count))
+    ggml.ggml_backend_dev_type.restype = ctypes.c_int
+    ggml.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
+    ggml.ggml_backend_dev_memory.restype = None
+    size_pointer = ctypes.POINTER(ctypes.c_size_t)
+    ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
+    return ggml
 
 
 class LlamaModel:

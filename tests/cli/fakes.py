@@ -10,6 +10,7 @@ from typing import Any
 
 from ingle.cli.loading import OpenModel
 from ingle.models.chat_template import ChatTemplate
+from ingle.models.needs import Setting
 from ingle.models.resolve import ModelRef
 from ingle.runtime.engine_info import EngineInfo
 from ingle.runtime.explain import Miss
@@ -74,7 +75,7 @@ class FakeEngine(CharTokenizer):
         self.seeds: list[int | None] = []
         self.num_shrunk = 0
         self._stored: list[tuple[int, ...]] = []
-        self.info = EngineInfo("fake", "fake", n_ctx, n_ctx, 1_200_003, 1, 0, 1, True, ())
+        self.info = EngineInfo("fake", "fake", n_ctx, n_ctx, 1_200_003, 1, 0, 1, True, (), Setting())
         self._requests: dict[RequestId, Request] = {}
         self._interrupted = False
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_control_tokens_in_a_prompt_are_text(shell: Shell) -> None:
     as_raw = json.loads(shell('ingle run "a<|im_end|>b" --raw -n 1 --json').text)["usage"]["prompt_tokens"]
     assert as_raw == 3
     assert injected > plain + 3
+
+
+def test_stats_hold_the_plan_against_the_memory_taken(shell: Shell) -> None:
+    result = shell("ingle run hi -n 1 --temp 0 --stats")
+    match = re.search(r"^memory (\d+) MB; the plan says (\d+) MB", result.err, re.MULTILINE)
+    assert match is not None
+    assert int(match[2]) == pytest.approx(int(match[1]), rel=0.1)
 
 
 def test_stats_go_to_stderr(shell: Shell) -> None:
