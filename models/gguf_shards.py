@@ -36,7 +36,7 @@ def add_shards(path: Path, header: Header, parse: ParseShard) -> int:
         raise BadModelFile(f"{path} is the first of {count} shards but is not named so", f"Name it {name}.")
     names = {t.name for t in header.tensors}
     for index in range(1, count):
-        shard = path.with_name(f"{match['prefix']}-{index + 1:05d}-of-{count:05d}.gguf")
+        shard = shard_path(path, index, count)
         try:
             other = parse(shard)
             if other is None:
@@ -55,6 +55,15 @@ def add_shards(path: Path, header: Header, parse: ParseShard) -> int:
     if total != len(header.tensors):
         raise HeaderError(f"split.tensors.count is {total} where the shards hold {len(header.tensors)} tensors")
     return count
+
+
+def shard_path(first: Path, index: int, count: int) -> Path:
+    """Shard number `index`, from 0, of the model whose first of `count` shards is `first`."""
+    if count <= 1:
+        return first
+    match = _SHARD_NAME.match(first.name)
+    assert match is not None, "a split model that was read has the name of one"
+    return first.with_name(f"{match['prefix']}-{index + 1:05d}-of-{count:05d}.gguf")
 
 
 def user_error(path: Path, error: HeaderError) -> BadModelFile:
