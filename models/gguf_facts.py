@@ -1,10 +1,6 @@
 # What follows from a header for memory, reuse and speech: tables over architectures, sums over tensors.
 # This file may not know files, terminals or the runtime; it reads a ModelInfo.
-"""Facts about a model that its header implies: ``ingle show`` says them.
-
-Sources: ``llm_arch_is_recurrent`` and ``llm_arch_is_hybrid`` (llama-arch.cpp), ``load_swa_pattern`` and its callers
-(src/models/*.cpp of llama.cpp).
-"""
+"""Facts about a model that its header implies: ``ingle show`` says them."""
 
 from __future__ import annotations
 
@@ -14,28 +10,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ingle.models.gguf_header import Scalar
+from ingle.models.kv_layout import kv_layout
 
 if TYPE_CHECKING:
     from ingle.models.gguf_info import ModelInfo
-
-# Layers keep a state instead of KV (recurrent), or some do (hybrid): it cannot be cut or shared.
-_RECURRENT: Final = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
-_HYBRID: Final = frozenset(
-    {"jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"}
-    | {"qwen3next", "kimi-linear", "qwen35", "qwen35moe"}
-)
-
-# Architecture → every how many layers one sees all tokens, the others only a window; None: the file must say which.
-# Others may name a window in their header, and llama.cpp does not look at it.
-_WINDOW_PATTERNS: Final[dict[str, int | None]] = {
-    "cohere2": 4,
-    "gemma2": 2,
-    "gemma3": 6,
-    "gemma3n": 5,
-    "gemma4": None,
-    "gpt-oss": 2,
-    "olmo2": 4,
-}
 
 _TOKENIZERS: Final[dict[str, str]] = {
     "llama": "SentencePiece",
@@ -65,26 +43,17 @@ REUSE_WORDS: Final[dict[Reuse, str]] = {
 
 def reuse(info: ModelInfo) -> Reuse:
     """What prefix sharing the architecture allows."""
-    if info.architecture in _RECURRENT | _HYBRID:
+    if not info.is_generative:  # then nobody has checked its numbers
+        return Reuse.BLOCKS
+    layers = kv_layout(info).layers
+    if any(layer.has_state for layer in layers):
         return Reuse.WHOLE
-    return Reuse.WINDOW_BLOCKS if num_window_layers(info) else Reuse.BLOCKS
+    return Reuse.WINDOW_BLOCKS if any(layer.is_window for layer in layers) else Reuse.BLOCKS
 
 
 def num_window_layers(info: ModelInfo) -> int:
-    """How many layers look at the last `sliding_window` tokens only; 0 where none do, or where llama.cpp ignores it."""
-    arch = info.architecture
-    if not info.is_generative:  # then nobody has checked its numbers
-        return 0
-    if info.sliding_window is None or arch not in _WINDOW_PATTERNS:
-        return 0
-    key = f"{arch}.attention.sliding_window_pattern"
-    if key in info.arrays:
-        return sum(bool(value) for value in info.read_array(key)[: info.num_layers])
-    said = info.metadata.get(key, _WINDOW_PATTERNS[arch])
-    if not isinstance(said, int) or isinstance(said, bool):
-        return 0
-    # llama_hparams::set_swa_pattern: 0 means every layer has a window, else the last of each `said` has none.
-    return sum(said == 0 or layer % said < said - 1 for layer in range(info.num_layers))
+    """How many layers look at the last `sliding_window` tokens only."""
+    return sum(layer.is_window for layer in kv_layout(info).layers) if info.is_generative else 0
 
 
 def kv_bytes_per_token(info: ModelInfo, kind: str) -> int | None:

@@ -93,6 +93,11 @@ def git_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that are killed or hang up are what the tests are about: nothing to print."""
+
+
 class FakeHub:
     """Runs while in its ``with`` block."""
 
@@ -103,7 +108,7 @@ class FakeHub:
         self.page_size = page_size
         self.held = threading.Event()  # a body is being held back now
         self.release = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._server.hub = self  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
