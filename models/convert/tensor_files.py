@@ -3,7 +3,7 @@
 """``TensorFiles``: single or sharded safetensors, headers checked before any tensor is read.
 
 The format is read here and not through the safetensors library: NumPy has no bfloat16, and the library's NumPy face
-refuses it. A file is 8 bytes of header length, a JSON object of ``name: {dtype, shape, data_offsets}``, then the tensors.
+refuses it. A file is 8 bytes of header length, JSON of ``name: {dtype, shape, data_offsets}``, and the tensors.
 """
 
 from __future__ import annotations

@@ -56,14 +56,14 @@ def read_tokenizer(directory: Path, vocab_size: int) -> Vocabulary:
     vocabulary = _base(directory, files)
     tokens = _with_added(list(vocabulary.tokens), vocabulary, files)
     vocabulary = replace(vocabulary, tokens=tokens)
-    ids = {token.text: number for number, token in enumerate(tokens) if token is not None}
-    special = _special_ids(ids, files)
+    special = _special_ids(tokens, files)
     add_bos, add_eos = _flags(vocabulary, special, files)
     vocabulary = replace(
         vocabulary,
         special_ids=special,
         add_bos=add_bos,
         add_eos=add_eos,
+        strips_spaces=any(entry.get("lstrip") or entry.get("rstrip") for _, entry in _added(files)),
         chat_templates=_chat_templates(directory, files),
     )
     return vocabulary.finish(vocab_size)
@@ -122,18 +122,17 @@ def _with_added(tokens: list[Token | None], vocabulary: Vocabulary, files: _File
     return tokens
 
 
-def _special_ids(ids: Mapping[str, int], files: _Files) -> dict[str, int]:
+def _special_ids(tokens: list[Token | None], files: _Files) -> dict[str, int]:
+    ids = {token.text: number for number, token in enumerate(tokens) if token is not None}
     found: dict[str, int] = {}
     for key, name in _SPECIAL.items():
         said = files.settings.get(key)
         text = said.get("content") if isinstance(said, dict) else said
         if isinstance(text, str) and text in ids:
             found[name] = ids[text]
-    if "unknown" not in found:
-        model = files.tokenizer.get("model") or {}
-        unk = ids.get(model.get("unk_token") or "", model.get("unk_id"))
-        if type(unk) is int:
-            found["unknown"] = unk
+    for number, token in enumerate(tokens):
+        if token is not None and token.type is TokenType.UNKNOWN:
+            found.setdefault("unknown", number)
     for name, key in (("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")):
         listed = _id_list(files.generation.get(key)) or _id_list(files.config.get(key))
         if name not in found and listed and listed[0] < len(ids):

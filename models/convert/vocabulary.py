@@ -47,6 +47,7 @@ class Vocabulary:
     add_space_prefix: bool | None = None
     remove_extra_whitespaces: bool | None = None
     charsmap: bytes | None = None  # SentencePiece's precompiled normalization
+    strips_spaces: bool = False  # beside special tokens
     special_ids: Mapping[str, int] = field(default_factory=dict)  # "bos" → id
     chat_templates: Mapping[str, str] = field(default_factory=dict)  # "default" and others
     notes: tuple[str, ...] = ()

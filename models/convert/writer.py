@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _ALIGNMENT: Final = 32  # bytes, GGUF's default
 _FILE_TYPES: Final[Mapping[OutType, int]] = {"f32": 0, "f16": 1, "bf16": 32}  # llama_ftype
 _SNAPSHOT: Final = re.compile(r"models--(?:[^/]*--)?(?P<name>[^/]+)/snapshots/[0-9a-f]{8,}/?$")
+# What llama_vocab::impl::load looks for in a model's name, and the tokens that it then must have.
+_PHI3: Final = re.compile(r"(?i)phi-?3")
+_PHI3_TOKENS: Final = ("</s>", "<unk>", "<s>", "<|endoftext|>")
 # A type that holds the source exactly; float32 is rounded to the finer of the two halves, since it doubles the
 # bytes read for every token.
 _AUTO: Final[Mapping[str, OutType]] = {"BF16": "bf16", "F16": "f16", "F32": "f16"}
@@ -50,8 +53,11 @@ def convert(
     if not tensors:
         raise BadModelFile(f"the weight files in {directory} hold no tensors", "Fetch them again.")
     chosen: OutType = _AUTO[most_common_dtype(tensors)] if outtype == "auto" else outtype
-    name, report = name or model_name(directory), progress or Silent()
-    for note in plan.notes:
+    name, report = _harmless(name or model_name(directory), plan.vocabulary), progress or Silent()
+    notes = plan.notes
+    if plan.vocabulary.strips_spaces and not _PHI3.search(name):
+        notes = (*notes, "spaces beside special tokens are kept where its own tokenizer strips them")
+    for note in notes:
         report.note(f"{name}: {note}")
     try:
         return _write(plan, tensors, out, chosen, name, report)
@@ -59,6 +65,13 @@ def convert(
         if outtype == "auto":
             return _write(plan, tensors, out, "bf16", name, report)
         raise BadModelFile(f"the tensor {error} holds values too large for f16", "Convert it to bf16 or f32.") from None
+
+
+def _harmless(name: str, vocabulary: Vocabulary) -> str:
+    """`name`, unless llama.cpp would fail on it: for "phi-3" in a model's name it strips spaces behind special tokens,
+    as Phi-3's tokenizer does, and takes the tokens of that model for granted."""
+    texts = {token.text for token in vocabulary.tokens if token is not None}
+    return name if texts.issuperset(_PHI3_TOKENS) else _PHI3.sub("Phi 3", name)
 
 
 def model_name(directory: Path) -> str:

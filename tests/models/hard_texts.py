@@ -37,7 +37,9 @@ _PARTS = (
     "ไทย हिन्दी বাংলা தமிழ்",
     "𝕳𝖊𝖑𝖑𝖔 𐍈 𠜎",
 )
-_JOINED = tuple(a + glue + b for (a, b), glue in zip(itertools.permutations(_PARTS, 2), itertools.cycle(("", " ", "\n"))))
+_JOINED = tuple(
+    a + glue + b for (a, b), glue in zip(itertools.permutations(_PARTS, 2), itertools.cycle(("", " ", "\n")))
+)
 # A lone surrogate is no Unicode text: whoever reads one replaces it, as Ingle's own reading does.
 TEXTS: tuple[str, ...] = tuple(
     text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in (*_PARTS, *_JOINED[::5])

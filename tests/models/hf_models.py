@@ -1,7 +1,7 @@
 # Tiny models of random weights as transformers saves them, with transformers' own logits and token ids beside them.
 # Run as a program, in a process of its own: torch takes seconds to import and warns about things that are not ours.
-"""``python hf_models.py FOLDER``: one directory a model (``config.json``, weights, tokenizer), with ``logits.npy`` of the
-ids in ``ids.npy``; one directory a tokenizer, with ``token_ids.json`` of the texts in ``FOLDER/texts.json``."""
+"""``python hf_models.py FOLDER``: one directory a model (``config.json``, weights, tokenizer), with ``logits.npy`` of
+the ids in ``ids.npy``; one directory a tokenizer, with ``token_ids.json`` of the texts in ``FOLDER/texts.json``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ GEMMA3_ROPE = {
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama": ("Llama", {"head_dim": 32, "rope_parameters": LLAMA3_ROPE}, "llama3"),
     "llama-biased": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, "gpt2"),
-    "llama-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}}, "gpt2"),
+    "llama-linear": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}},
+        "gpt2",
+    ),
     "llama-yarn": ("Llama", {"rope_parameters": YARN}, "gpt2"),
     "llama-yarn-factor": ("Llama", {"rope_parameters": {**YARN, "attention_factor": 1.3}}, "gpt2"),
     "llama-longrope": ("Llama", {"rope_parameters": longrope(8, 32)}, "gpt2"),

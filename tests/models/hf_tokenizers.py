@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,11 @@ CHAT = "{% for m in messages %}<|user|>{{ m.content }}</s>{% endfor %}"
 
 def write_all(folder: Path, texts: list[str]) -> dict[str, int]:
     """Write them all; returns the number of tokens of each."""
-    cut: Callable[[str, str, bool], Any] = lambda regex, manner, invert: pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(regex), manner, invert),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+
+    def cut(regex: str, manner: str, invert: bool) -> Any:
+        parts = [pre_tokenizers.Split(Regex(regex), manner, invert)]
+        return pre_tokenizers.Sequence([*parts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
     digits = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -54,7 +52,13 @@ def write_all(folder: Path, texts: list[str]) -> dict[str, int]:
 
 
 def _byte_bpe(
-    folder: Path, texts: list[str], cutter: Any, *, ignore_merges: bool = False, normalizer: Any = None, bos: bool = False
+    folder: Path,
+    texts: list[str],
+    cutter: Any,
+    *,
+    ignore_merges: bool = False,
+    normalizer: Any = None,
+    bos: bool = False,
 ) -> int:
     from tokenizers import decoders
 
