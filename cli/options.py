@@ -50,7 +50,10 @@ def _layers(text: str) -> int | Literal["auto", "all"]:
 
 
 Model = Annotated[
-    str | None, typer.Option("-m", "--model", metavar="MODEL", help="Alias, pypi:PACKAGE, or path to a .gguf file.")
+    str | None,
+    typer.Option(
+        "-m", "--model", metavar="MODEL", help="Alias, path to a .gguf file, USER/REPO[:QUANT], pypi:PACKAGE."
+    ),
 ]
 CtxSize = Annotated[
     object,

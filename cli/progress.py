@@ -40,10 +40,11 @@ class DownloadProgress:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
-    def start(self, total_bytes: int | None, label: str) -> None:
+    def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
         if not self._output.shows_progress:
-            size = f" ({total_bytes / 1e6:.0f} MB)" if total_bytes else ""
-            self._output.note(f"{label}{size} …")
+            from ingle.cli.stats import size
+
+            self._output.note(f"{label} ({size(total_bytes)}) …" if total_bytes else f"{label} …")
             return
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,7 +60,7 @@ class DownloadProgress:
             transient=True,
         )
         self._bar.start()
-        self._task = self._bar.add_task(label, total=total_bytes)
+        self._task = self._bar.add_task(label, total=total_bytes, completed=done_bytes)
 
     def update(self, done_bytes: int) -> None:
         if self._bar is not None and self._task is not None:

@@ -39,6 +39,10 @@ exchanges had to leave the context for this one) and `session` (its name; null: 
 `ingle run --session NAME --json`. For a turn that fails `ingle chat --json` prints `version`, `error` and `hint`, and the
 exit code is 1 at the end.
 
+`ingle pull --json` prints `version`, `model`, `source` (repo, package or path), `commit`, `quant`, `licence`, `gated`,
+`size_bytes`, `download_bytes` (what was missing, or with `--dry-run` is), `files` (each with `name`, `size_bytes` and
+`sha256`), `dry_run` and `path` (null: it is not here). What is not known is null.
+
 `ingle cache info --json` prints `version`, `directory`, `num_pages`, `num_bytes` and `folders`, each with `model`, `file`,
 `architecture`, `type_k`, `type_v`, `path`, `num_pages`, `num_bytes` and `last_used` (seconds since 1970);
 `ingle cache verify --json` `version`, `num_good`, `num_removed` and `num_bytes` (of the good ones);
@@ -56,10 +60,11 @@ _CODES = """\
 | 1 | failure; `doctor` found a problem; a line of `--jsonl` or a piped turn of `chat` failed |
 | 2 | the command line, a setting or the prompt makes no sense (too long for the context, say) |
 | 66 | input, model or conversation not found, or not text |
-| 69 | the model's server cannot be reached |
+| 69 | the model's server cannot be reached, is in trouble, or sends something wrong |
 | 74 | disk full, or a folder that cannot be written |
 | 75 | not enough memory: try again, smaller; or the conversation is open in another process |
 | 76 | bad model file: corrupt, or of a kind that cannot be used; or a conversation's file that is none |
+| 77 | gated model, or a token that was refused |
 | 130 · 143 · 129 | Ctrl-C · SIGTERM · SIGHUP; what was said until then is on stdout |
 | 141 | nobody reads stdout any more |
 

@@ -11,10 +11,14 @@
 Errors, all with a one-line `message` and an optional one-line `hint`::
 
     ModelError
-    ├── ModelNotFound        no such alias, file or package
+    ├── ModelNotFound        no such alias, file, package, repo or revision
+    │   └── NoSuchQuant      the repo is there, but not in that quantization
+    ├── NotAuthorised        gated, token refused
     ├── BadModelFile         not a GGUF, truncated, corrupt
     │   └── UnsupportedModel a sound file that cannot be used: old format, embedding model, adapter
-    ├── DownloadFailed       no network, index unreachable, checksum mismatch
+    ├── DownloadFailed       index unreachable, checksum mismatch
+    │   ├── NoNetwork        no connection, proxy, certificate, broken off
+    │   └── HubUnavailable   the hub is down, is limiting requests, or is no hub
     ├── StoreError           disk full, folder not writable
     └── ChatTemplateError    the model's template does not parse or refuses the conversation
 """
@@ -29,8 +33,12 @@ if TYPE_CHECKING:
         BadModelFile,
         ChatTemplateError,
         DownloadFailed,
+        HubUnavailable,
         ModelError,
         ModelNotFound,
+        NoNetwork,
+        NoSuchQuant,
+        NotAuthorised,
         StoreError,
         UnsupportedModel,
     )
@@ -43,11 +51,15 @@ __all__ = [
     "ChatTemplate",
     "ChatTemplateError",
     "DownloadFailed",
+    "HubUnavailable",
     "Message",
     "ModelError",
     "ModelInfo",
     "ModelNotFound",
     "ModelRef",
+    "NoNetwork",
+    "NoSuchQuant",
+    "NotAuthorised",
     "Progress",
     "StoreError",
     "TensorInfo",
@@ -61,8 +73,12 @@ _HOMES = {
         "BadModelFile",
         "ChatTemplateError",
         "DownloadFailed",
+        "HubUnavailable",
         "ModelError",
         "ModelNotFound",
+        "NoNetwork",
+        "NoSuchQuant",
+        "NotAuthorised",
         "StoreError",
         "UnsupportedModel",
     ),

@@ -13,8 +13,8 @@ class Progress(Protocol):
     `finish` follows every `start`, also after a failure. `update` never goes backwards within one start.
     """
 
-    def start(self, total_bytes: int | None, label: str) -> None:
-        """A phase begins. `total_bytes` is None when nobody knows."""
+    def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
+        """A phase begins, with `done_bytes` there from before. `total_bytes` is None when nobody knows."""
 
     def update(self, done_bytes: int) -> None:
         """`done_bytes` of the phase are there, counted from its beginning."""
@@ -29,7 +29,7 @@ class Progress(Protocol):
 class Silent:
     """A Progress that says nothing."""
 
-    def start(self, total_bytes: int | None, label: str) -> None:
+    def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
         pass
 
     def update(self, done_bytes: int) -> None:

