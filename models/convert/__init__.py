@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ingle.models.convert.cache import converted
     from ingle.models.convert.plan import FILES_TO_CHECK, ConversionPlan, check, is_safetensors_dir
+    from ingle.models.convert.weights import OutType
     from ingle.models.convert.writer import convert
 
-__all__ = ["FILES_TO_CHECK", "ConversionPlan", "check", "convert", "converted", "is_safetensors_dir"]
+__all__ = ["FILES_TO_CHECK", "ConversionPlan", "OutType", "check", "convert", "converted", "is_safetensors_dir"]
 
 _HOMES = {
     "cache": ("converted",),
     "plan": ("FILES_TO_CHECK", "ConversionPlan", "check", "is_safetensors_dir"),
+    "weights": ("OutType",),
     "writer": ("convert",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

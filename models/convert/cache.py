@@ -5,7 +5,7 @@
 ::
 
     converted/KEY/NAME-SIZE-TYPE.gguf   whole, or not there
-    converted/KEY/source                the directory it was made from, as text
+    converted/KEY/source                the type asked for and the directory it was made from, as text
     converted/KEY.lock                  one process converts, the others wait
 
 KEY is a hash over the source files' names, sizes and times: a changed source is converted anew, and what was made
@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ingle.models.convert.plan import FILES_TO_CHECK
 from ingle.models.convert.tensor_files import INDEX, weight_files
@@ -35,26 +35,38 @@ def converted_dir() -> Path:
     return cache_dir() / "converted"
 
 
-def converted(directory: Path, *, name: str | None = None, progress: Progress | None = None) -> Path:
+def converted(
+    directory: Path,
+    outtype: Literal["auto", "f32", "f16", "bf16"] = "auto",
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
     """The GGUF of the model in `directory`, converted first when it is not there. `name` is for people and for the
     file's name. Raises UnsupportedModel, BadModelFile, ModelNotFound, StoreError."""
-    folder = converted_dir() / _key(directory)
+    folder = converted_dir() / _key(directory, outtype)
     path = _whole(folder)
     if path is not None:
         return path
     report = progress or Silent()
     ensure_private_dir(folder)
     with _locked(folder, report):
-        return _whole(folder) or _convert(directory, folder, name, report)
+        return _whole(folder) or _convert(directory, folder, outtype, name, report)
 
 
-def _convert(directory: Path, folder: Path, name: str | None, progress: Progress) -> Path:
+def _convert(
+    directory: Path,
+    folder: Path,
+    outtype: Literal["auto", "f32", "f16", "bf16"],
+    name: str | None,
+    progress: Progress,
+) -> Path:
     from ingle.models.convert.writer import convert
 
     for leftover in folder.glob(".*.part"):  # of a killed process; the lock is held
         leftover.unlink(missing_ok=True)
-    path = convert(directory, folder, name=name, progress=progress)
-    source = str(directory.resolve())
+    path = convert(directory, folder, outtype, name=name, progress=progress)
+    source = f"{outtype} {directory.resolve()}"
     try:
         (folder / "source").write_text(source, encoding="utf-8")
         (folder / "source").chmod(0o600)
@@ -64,10 +76,10 @@ def _convert(directory: Path, folder: Path, name: str | None, progress: Progress
     return path
 
 
-def _key(directory: Path) -> str:
+def _key(directory: Path, outtype: str) -> str:
     """Hash over the files that make up the model. Raises ModelNotFound when weights are missing."""
     files = [directory / name for name in (*FILES_TO_CHECK, INDEX)] + weight_files(directory)
-    digest = hashlib.sha256(f"{_VERSION}\n{directory.resolve()}\n".encode())
+    digest = hashlib.sha256(f"{_VERSION}\n{outtype}\n{directory.resolve()}\n".encode())
     for path in files:
         try:
             status = path.stat()

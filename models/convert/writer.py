@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal
 
 from ingle.models.convert.plan import ConversionPlan, check
+from ingle.models.convert.source import model_name
 from ingle.models.convert.tensor_files import StoredTensor, most_common_dtype, read_tensors, weight_files
 from ingle.models.convert.vocabulary import Vocabulary
 from ingle.models.convert.weights import BeyondHalf, OutType, PlannedTensor, plan_weights
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _ALIGNMENT: Final = 32  # bytes, GGUF's default
 _FILE_TYPES: Final[Mapping[OutType, int]] = {"f32": 0, "f16": 1, "bf16": 32}  # llama_ftype
-_SNAPSHOT: Final = re.compile(r"models--(?:[^/]*--)?(?P<name>[^/]+)/snapshots/[0-9a-f]{8,}/?$")
 # What llama_vocab::impl::load looks for in a model's name, and the tokens that it then must have.
 _PHI3: Final = re.compile(r"(?i)phi-?3")
 _PHI3_TOKENS: Final = ("</s>", "<unk>", "<s>", "<|endoftext|>")
@@ -72,12 +72,6 @@ def _harmless(name: str, vocabulary: Vocabulary) -> str:
     as Phi-3's tokenizer does, and takes the tokens of that model for granted."""
     texts = {token.text for token in vocabulary.tokens if token is not None}
     return name if texts.issuperset(_PHI3_TOKENS) else _PHI3.sub("Phi 3", name)
-
-
-def model_name(directory: Path) -> str:
-    """A name for people: the directory's, or its repository's where it is a snapshot in a hub cache."""
-    match = _SNAPSHOT.search(directory.absolute().as_posix())
-    return match["name"] if match else directory.resolve().name or "model"
 
 
 def _file_name(plan: ConversionPlan, name: str, outtype: OutType) -> str:

