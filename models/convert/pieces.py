@@ -49,9 +49,11 @@ def bpe_from_json(tokenizer: Mapping[str, Any], added: frozenset[int]) -> Vocabu
     if not model.get("byte_fallback"):
         raise nowhere("its BPE tokenizer works neither on bytes nor with bytes to fall back to")
     prefix = _spaces(tokenizer, model.get("vocab") or {})
-    tokens = read_vocab(model)
-    ranks = _ranks(read_merges(model))
-    _check_complete(tokens, added, ranks, read_merges(model))
+    tokens, merges = read_vocab(model), read_merges(model)
+    # Added tokens are looked for in the text before anything is merged. (Gemma's runs of spaces are some, and merges.)
+    apart = {token.text for number, token in enumerate(tokens) if token is not None and number in added}
+    ranks = _ranks([(left, right) for left, right in merges if left + right not in apart])
+    _check_complete(tokens, added, merges)
     scored: list[Token | None] = []
     for number, token in enumerate(tokens):
         if token is None:
@@ -78,9 +80,7 @@ def _ranks(merges: list[tuple[str, str]]) -> dict[str, int]:
     return ranks
 
 
-def _check_complete(
-    tokens: list[Token | None], added: frozenset[int], ranks: Mapping[str, int], merges: list[tuple[str, str]]
-) -> None:
+def _check_complete(tokens: list[Token | None], added: frozenset[int], merges: list[tuple[str, str]]) -> None:
     """Every two tokens that make up a third must be a merge: llama.cpp merges them without asking for one."""
     texts = {token.text for token in tokens if token is not None}
     pairs = set(merges)
@@ -88,9 +88,9 @@ def _check_complete(
         if token is None or number in added or len(token.text) < 2 or _BYTE.fullmatch(token.text):
             continue
         for at in range(1, len(token.text)):
-            pair = token.text[:at], token.text[at:]
-            if pair not in pairs and pair[0] in texts and pair[1] in texts:
-                raise nowhere(f"its tokenizer has no merge for {pair[0]!r} and {pair[1]!r}")
+            left, right = token.text[:at], token.text[at:]
+            if left in texts and right in texts and (left, right) not in pairs:
+                raise nowhere(f"its tokenizer has no merge for {left!r} and {right!r}")
 
 
 def _spaces(tokenizer: Mapping[str, Any], texts: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ _O200K: Final = (
     rf"{_WORD}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_WORD}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-_CASES: Final = "llama.cpp tells upper from lower case in ASCII only: rare words may be cut at other places"
+_CASES: Final = "llama.cpp cuts some words with non-ASCII capitals or combining marks at other places"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ _KNOWN: Final = (
     PreTokenizer("qwen2", _split(_QWEN2)),
     PreTokenizer("qwen35", _split(_QWEN35)),
     PreTokenizer("tekken", _split(_TEKKEN), ignore_merges=True, note=_CASES),  # Mistral Nemo
-    PreTokenizer("gpt-4o", _split(_O200K), note=_CASES),  # Phi-4 mini
+    # Phi-4 mini. llama.cpp's "gpt-4o" also cuts before combining marks, which this one of the same expression does not.
+    PreTokenizer("granite-embed-multi-97m", _split(_O200K), note=_CASES),
     PreTokenizer("gpt-2", (("bytes", False, True),)),
     PreTokenizer("smollm", (("digits", True), ("bytes", False, True))),  # also StarCoder, Granite
 )

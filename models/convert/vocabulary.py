@@ -88,4 +88,8 @@ def place(tokens: list[Token | None], number: int, token: Token) -> None:
 
 def looks_special(text: str) -> bool:
     """Whether a token that its tokenizer does not call special is meant to be: typed text must not become it."""
-    return (text.startswith("<|") and text.endswith("|>")) or (text.startswith("<｜") and text.endswith("｜>"))
+    return text.endswith(">") and (
+        text.startswith("<unused")
+        or (text.startswith("<|") and text.endswith("|>"))
+        or (text.startswith("<｜") and text.endswith("｜>"))
+    )

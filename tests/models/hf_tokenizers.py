@@ -22,6 +22,12 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CL100K = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + TAIL
 QWEN2 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + TAIL
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+WORD = r"[^\r\n\p{L}\p{N}]?"
+O200K = (
+    f"{WORD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{WORD}{UPPER}+{LOWER}*{CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPECIALS = ["<pad>", "<s>", "</s>", "<|user|>"]
 CHAT = "{% for m in messages %}<|user|>{{ m.content }}</s>{% endfor %}"
 
@@ -39,6 +45,7 @@ def write_all(folder: Path, texts: list[str]) -> dict[str, int]:
     sizes = {
         "llama3": _byte_bpe(folder / "llama3", texts, cut(CL100K, "isolated", False), ignore_merges=True, bos=True),
         "phi4": _byte_bpe(folder / "phi4", texts, cut(CL100K, "removed", True)),
+        "o200k": _byte_bpe(folder / "o200k", texts, cut(O200K, "removed", True)),
         "qwen2": _byte_bpe(folder / "qwen2", texts, cut(QWEN2, "isolated", False), normalizer=normalizers.NFC()),
         "gpt2": _byte_bpe(folder / "gpt2", texts, pre_tokenizers.ByteLevel(add_prefix_space=False)),
         "smollm": _byte_bpe(folder / "smollm", texts, digits),

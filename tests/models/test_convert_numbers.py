@@ -22,7 +22,7 @@ from tests.models.hard_texts import TEXTS
 from tests.models.hf_directory import write_directory
 from tests.models.hf_models import MODELS
 
-BYTE_LEVEL = ("llama3", "phi4", "qwen2", "gpt2", "smollm")
+BYTE_LEVEL = ("llama3", "phi4", "o200k", "qwen2", "gpt2", "smollm")
 PIECES = ("llama", "gemma", "unigram")
 MODELS_ALONE = ("bpe-model", "unigram-model")
 

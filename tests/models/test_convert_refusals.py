@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from ingle.models import BadModelFile, ModelNotFound, UnsupportedModel
 from ingle.models.convert import FILES_TO_CHECK, check, convert, is_safetensors_dir
 from ingle.models.convert.pre_tokenizers import digest
+from ingle.models.convert.vocabulary import Token, TokenType
 from tests.models.hf_directory import tokenizer, weights, write_directory
 
 GEMMA: dict[str, Any] = {
@@ -120,6 +121,18 @@ def _pieces(vocab: list[str], merges: list[list[str]], normalizer: Any = None) -
 def test_merges_that_scores_cannot_express(vocab: list[str], merges: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         check(write_directory(tmp_path, tokenizer_json=_pieces(vocab, merges)))
+
+
+def test_runs_of_spaces_are_added_tokens_and_merges_at_once(tmp_path: Path) -> None:
+    # As in Gemma: the runs' merges are sorted by the length of the result, all kinds of runs together.
+    runs = [character * length for length in (4, 3, 2) for character in ("▁", "a")]
+    merges = [[run[:at], run[at:]] for run in runs for at in range(1, len(run))]
+    whole = _pieces(["▁", "a", *runs], sorted(merges, key=lambda pair: -len(pair[0])))
+    ids = whole["model"]["vocab"]
+    whole["added_tokens"] += [{"id": ids[run], "content": run, "special": False} for run in runs]
+    tokens = check(write_directory(tmp_path, tokenizer_json=whole)).vocabulary.tokens
+    assert tokens[ids["▁▁▁"]] == Token("   ", TokenType.USER_DEFINED)  # sought in the text as it is typed
+    assert tokens[ids["aaa"]] == Token("aaa", TokenType.USER_DEFINED)
 
 
 @pytest.mark.parametrize(
