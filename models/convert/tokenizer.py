@@ -42,6 +42,7 @@ class _Files:
     settings: Mapping[str, Any]  # tokenizer_config.json
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
+    added: Mapping[str, Any]  # added_tokens.json, of old: text → id
 
 
 def read_tokenizer(directory: Path, vocab_size: int) -> Vocabulary:
@@ -52,6 +53,7 @@ def read_tokenizer(directory: Path, vocab_size: int) -> Vocabulary:
         read_json_if_there(directory / "tokenizer_config.json"),
         read_json_if_there(directory / "config.json"),
         read_json_if_there(directory / "generation_config.json"),
+        read_json_if_there(directory / "added_tokens.json"),
     )
     vocabulary = _base(directory, files)
     tokens = _with_added(list(vocabulary.tokens), vocabulary, files)
@@ -93,6 +95,7 @@ def _added(files: _Files) -> list[tuple[int, Mapping[str, Any]]]:
     if not said:
         table = files.settings.get("added_tokens_decoder") or {}
         said = [{**entry, "id": int(key)} for key, entry in table.items() if key.isdigit() and isinstance(entry, dict)]
+        said = said or [{"id": number, "content": text} for text, number in files.added.items()]
     found: list[tuple[int, Mapping[str, Any]]] = []
     for entry in said:
         if not (isinstance(entry, dict) and type(entry.get("id")) is int and isinstance(entry.get("content"), str)):
@@ -135,7 +138,7 @@ def _special_ids(tokens: list[Token | None], files: _Files) -> dict[str, int]:
             found.setdefault("unknown", number)
     for name, key in (("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")):
         listed = _id_list(files.generation.get(key)) or _id_list(files.config.get(key))
-        if name not in found and listed and listed[0] < len(ids):
+        if name not in found and listed and listed[0] < len(tokens):
             found[name] = listed[0]
     texts = {number: text for text, number in ids.items()}
     ends = [*_id_list(files.generation.get("eos_token_id")), *_id_list(files.config.get("eos_token_id"))]

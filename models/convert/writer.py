@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal
 
 from ingle.models.convert.plan import ConversionPlan, check
+from ingle.models.convert.refusal import naming
 from ingle.models.convert.source import model_name
 from ingle.models.convert.tensor_files import StoredTensor, most_common_dtype, read_tensors, weight_files
 from ingle.models.convert.vocabulary import Vocabulary
@@ -48,23 +49,24 @@ def convert(
     always f32. `name` is the model's name in the file. Raises UnsupportedModel, BadModelFile, ModelNotFound,
     StoreError.
     """
-    plan = check(directory)
-    tensors = read_tensors(weight_files(directory))
-    if not tensors:
-        raise BadModelFile(f"the weight files in {directory} hold no tensors", "Fetch them again.")
-    chosen: OutType = _AUTO[most_common_dtype(tensors)] if outtype == "auto" else outtype
-    name, report = _harmless(name or model_name(directory), plan.vocabulary), progress or Silent()
-    notes = plan.notes
-    if plan.vocabulary.strips_spaces and not _PHI3.search(name):
-        notes = (*notes, "spaces beside special tokens are kept where its own tokenizer strips them")
-    for note in notes:
-        report.note(f"{name}: {note}")
-    try:
-        return _write(plan, tensors, out, chosen, name, report)
-    except BeyondHalf as error:
-        if outtype == "auto":
-            return _write(plan, tensors, out, "bf16", name, report)
-        raise BadModelFile(f"the tensor {error} holds values too large for f16", "Convert it to bf16 or f32.") from None
+    with naming(directory):
+        plan = check(directory)
+        tensors = read_tensors(weight_files(directory))
+        if not tensors:
+            raise BadModelFile("its weight files hold no tensors", "Fetch them again.")
+        name, report = _harmless(name or model_name(directory), plan.vocabulary), progress or Silent()
+        notes = plan.notes
+        if plan.vocabulary.strips_spaces and not _PHI3.search(name):
+            notes = (*notes, "spaces beside special tokens are kept where its own tokenizer strips them")
+        for note in notes:
+            report.note(f"{name}: {note}")
+        chosen: OutType = _AUTO[most_common_dtype(tensors)] if outtype == "auto" else outtype
+        try:
+            return _write(plan, tensors, out, chosen, name, report)
+        except BeyondHalf as error:
+            if outtype == "auto":
+                return _write(plan, tensors, out, "bf16", name, report)
+            raise BadModelFile(f"the tensor {error} is too large for f16", "Convert it to bf16 or f32.") from None
 
 
 def _harmless(name: str, vocabulary: Vocabulary) -> str:

@@ -152,6 +152,67 @@ def test_a_config_that_makes_no_sense(config: dict[str, Any], said: str, tmp_pat
         check(write_directory(tmp_path, config=config, tensors=weights()))
 
 
+OLD_AND_NEW: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": None, "rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}},
+    ),
+    (
+        {
+            **GEMMA,
+            "architectures": ["Gemma3ForCausalLM"],
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "sliding_window_pattern": 2,
+        },
+        {
+            **GEMMA,
+            "architectures": ["Gemma3ForCausalLM"],
+            "rope_theta": None,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    (
+        {
+            "architectures": ["Phi3ForCausalLM"],
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {"type": "su", "long_factor": [2.0] * 4, "short_factor": [1.5] * 4},
+        },
+        {
+            "architectures": ["Phi3ForCausalLM"],
+            "rope_theta": None,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "long_factor": [2.0] * 4,
+                "short_factor": [1.5] * 4,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_AND_NEW)
+def test_older_configs_say_the_same_as_newer_ones(old: dict[str, Any], new: dict[str, Any], tmp_path: Path) -> None:
+    said = [
+        check(write_directory(tmp_path / str(i), config=config, tensors=weights())).hyperparameters
+        for i, config in enumerate((old, new))
+    ]
+    assert (said[0].keys, said[0].rope) == (said[1].keys, said[1].rope)
+    assert any("rope.scaling.type" in key for key in said[0].keys)
+
+
+def test_errors_name_the_model(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"^Some-Model: config\.json: hidden_act is 'relu'"):
+        check(write_directory(tmp_path / "Some-Model", config={"hidden_act": "relu"}))
+
+
 def test_weights_that_do_not_fit_the_config(tmp_path: Path) -> None:
     directory, out = write_directory(tmp_path / "model"), tmp_path / "model.gguf"
     whole = load_file(directory / "model.safetensors")
