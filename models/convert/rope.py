@@ -71,8 +71,8 @@ def _parameters(config: Config) -> tuple[dict[str, Any], dict[str, Any] | None]:
     full.setdefault("rope_theta", config.number_or_none("rope_theta"))
     if full.get("partial_rotary_factor") is None:
         full["partial_rotary_factor"] = config.number_or_none("partial_rotary_factor")
-    if full.get("original_max_position_embeddings") is None:
-        original = config.count_or_none("original_max_position_embeddings")
+    original = config.count_or_none("original_max_position_embeddings")  # transformers lets this one win
+    if original is not None or full.get("original_max_position_embeddings") is None:
         full["original_max_position_embeddings"] = original or config.count("max_position_embeddings")
     return full, sliding or None
 

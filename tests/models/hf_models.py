@@ -85,11 +85,29 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "gemma",
     ),
     "phi3": ("Phi3", {"sliding_window": None, "pad_token_id": 0}, "phi4"),
-    "phi3-long": ("Phi3", {"rope_parameters": longrope(8, 32), "pad_token_id": 0}, "llama"),
-    "phi3-short": ("Phi3", {"rope_parameters": longrope(8, 128), "pad_token_id": 0}, "llama"),
+    "phi3-long": (
+        "Phi3",
+        {"rope_parameters": longrope(8, 32), "original_max_position_embeddings": 32, "pad_token_id": 0},
+        "llama",
+    ),
+    "phi3-short": (
+        "Phi3",
+        {
+            "rope_parameters": longrope(8, 512),
+            "original_max_position_embeddings": 512,
+            "max_position_embeddings": 1024,
+            "pad_token_id": 0,
+        },
+        "llama",
+    ),
     "phi3-partial": (
         "Phi3",
-        {"rope_parameters": {**longrope(6, 128), "partial_rotary_factor": 0.75}, "pad_token_id": 0},
+        {
+            "rope_parameters": {**longrope(6, 512), "partial_rotary_factor": 0.75},
+            "original_max_position_embeddings": 512,
+            "max_position_embeddings": 1024,
+            "pad_token_id": 0,
+        },
         "phi4",
     ),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 5, "pad_token_id": 0}, "llama3"),

@@ -49,6 +49,13 @@ def test_logits_are_those_of_transformers(name: str, references: Path, tmp_path:
     assert np.array_equal(wanted.argmax(1), found.argmax(1))
 
 
+@pytest.mark.parametrize(("name", "original"), [("phi3-long", 32), ("phi3-short", 512), ("llama-longrope", 32)])
+def test_what_is_compared_has_the_factors_it_should(name: str, original: int, references: Path) -> None:
+    keys = check(references / name).hyperparameters.keys
+    (key,) = (key for key in keys if key.endswith(".rope.scaling.original_context_length"))
+    assert keys[key] == original  # below the 64 positions, or above the 256 that llama.cpp makes of them
+
+
 @pytest.mark.parametrize("name", [*BYTE_LEVEL, *PIECES, *MODELS_ALONE])
 def test_token_ids_are_those_of_the_tokenizer(name: str, references: Path, tmp_path: Path) -> None:
     source = references / "tokenizers" / name

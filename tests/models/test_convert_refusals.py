@@ -186,6 +186,7 @@ OLD_AND_NEW: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {
             "architectures": ["Phi3ForCausalLM"],
             "rope_theta": None,
+            "original_max_position_embeddings": 64,
             "rope_parameters": {
                 "rope_type": "longrope",
                 "rope_theta": 10000.0,
