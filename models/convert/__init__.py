@@ -1,0 +1,39 @@
+# The face of the conversion. Importing it imports nothing: names are looked up when they are first used.
+# This package may not know hubs, llama.cpp's bindings or terminals; gguf and numpy are imported when a conversion runs.
+"""A directory of safetensors, as transformers saves them → a GGUF file.
+
+::
+
+    is_safetensors_dir(path)    by names alone
+    check(directory)            config and tokenizer → ConversionPlan, before weights are fetched (FILES_TO_CHECK)
+    convert(directory, out)     → the file
+    converted(directory)        → the file in the cache, converted when it is not there
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingle.models.convert.cache import converted
+    from ingle.models.convert.plan import FILES_TO_CHECK, ConversionPlan, check, is_safetensors_dir
+    from ingle.models.convert.weights import OutType
+    from ingle.models.convert.writer import convert
+
+__all__ = ["FILES_TO_CHECK", "ConversionPlan", "OutType", "check", "convert", "converted", "is_safetensors_dir"]
+
+_HOMES = {
+    "cache": ("converted",),
+    "plan": ("FILES_TO_CHECK", "ConversionPlan", "check", "is_safetensors_dir"),
+    "weights": ("OutType",),
+    "writer": ("convert",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
