@@ -23,7 +23,8 @@ RUNTIME_INSIDES = {"blocks", "prefix", "kv_manager", "scheduler", "sequence", "s
 ONLY_IN = {
     "llama_cpp": {"runtime/llama.py"},
     "prompt_toolkit": {"cli/repl.py"},
-    "rich": {"cli/progress.py"},
+    "rich": {"cli/progress.py", "cli/bench/tables.py"},
+    "matplotlib": {"cli/bench/plots.py"},
     "click": set(),
 }
 
