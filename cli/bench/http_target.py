@@ -52,8 +52,8 @@ class HttpTarget:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._is_stopped = False
         self._takes_ignore_eos = True
-        self._open: dict[http.client.HTTPConnection, float] = {}  # → when it is to be over
-        self._expired: set[http.client.HTTPConnection] = set()
+        self._open: dict[Answer, socket.socket] = {}
+        self._cut: set[Answer] = set()
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self.model = self._first_model() if model is None else model
@@ -64,18 +64,16 @@ class HttpTarget:
     def ask(self, answer: Answer) -> None:
         answer.sent_s = time.perf_counter()
         connection = self._connection(min(CONNECT_TIMEOUT_S, self._timeout_s))
-        with self._lock:
-            self._open[connection] = answer.intended_s + self._timeout_s
         try:
             self._exchange(connection, answer)
         except BadStream as error:
             answer.fail(str(error))
         except (OSError, http.client.HTTPException) as error:
-            answer.fail(self._reason(connection, answer, error))
+            answer.fail(self._reason(answer, error))
         finally:
             with self._lock:
-                self._open.pop(connection, None)
-                self._expired.discard(connection)
+                self._open.pop(answer, None)
+                self._cut.discard(answer)
             connection.close()
 
     def stop(self) -> None:
@@ -113,7 +111,7 @@ class HttpTarget:
         answer.num_prompt_tokens = reader.count("prompt_tokens", 0)
         answer.num_output_tokens = reader.count("completion_tokens", reader.num_chunks)
         answer.num_cached_tokens = reader.num_cached_tokens
-        if self._is_cut(connection):
+        if self._is_cut(answer):
             answer.fail("stopped" if self._is_stopped else "timed out")
         elif not reader.is_done and reader.finish_reason is None:
             answer.fail(_CLOSED)
@@ -123,9 +121,11 @@ class HttpTarget:
     def _post(self, connection: http.client.HTTPConnection, answer: Answer) -> http.client.HTTPResponse | None:
         """Send; the response whose body is to be read, or None where `answer` has failed."""
         body = self._body(answer)
+        connection.connect()
+        connection.sock.settimeout(self._timeout_s)
+        with self._lock:  # of a connection that the server means to close, http.client soon forgets the socket
+            self._open[answer] = connection.sock
         connection.request("POST", f"{self._path}/chat/completions", body, self._headers)
-        if connection.sock is not None:
-            connection.sock.settimeout(self._timeout_s)
         response = connection.getresponse()
         if response.status == 200:
             return response
@@ -152,8 +152,9 @@ class HttpTarget:
             body["ignore_eos"] = True
         return json.dumps(body).encode()
 
-    def _reason(self, connection: http.client.HTTPConnection, answer: Answer, error: Exception) -> str:
-        if self._is_cut(connection):
+    def _reason(self, answer: Answer, error: OSError | http.client.HTTPException) -> str:
+        """Few words, the same for the same kind of failure, so that they can be counted."""
+        if self._is_cut(answer):
             return "stopped" if self._is_stopped else "timed out"
         if isinstance(error, TimeoutError):
             return "timed out"
@@ -163,11 +164,11 @@ class HttpTarget:
             return _CLOSED
         if isinstance(error, http.client.HTTPException):
             return "sent what is not HTTP"
-        return f"could not be reached: {error.strerror or type(error).__name__}" if isinstance(error, OSError) else ""
+        return f"could not be reached: {error.strerror or type(error).__name__}"
 
-    def _is_cut(self, connection: http.client.HTTPConnection) -> bool:
+    def _is_cut(self, answer: Answer) -> bool:
         with self._lock:
-            return connection in self._expired
+            return answer in self._cut
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._is_encrypted:
@@ -183,10 +184,9 @@ class HttpTarget:
         while not self._is_closed.wait(WATCH_EVERY_S):
             now = time.perf_counter()
             with self._lock:
-                for connection, deadline_s in self._open.items():
-                    sock = connection.sock
-                    if sock is not None and (self._is_stopped or now > deadline_s):
-                        self._expired.add(connection)
+                for answer, sock in self._open.items():
+                    if self._is_stopped or now > answer.intended_s + self._timeout_s:
+                        self._cut.add(answer)
                         with suppress(OSError):
                             sock.shutdown(socket.SHUT_RDWR)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from ingle.cli.bench.work import Work
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Answer:
     """One request's fate, times in seconds of ``time.perf_counter``'s clock.
 
