@@ -117,7 +117,7 @@ def panels(result: Result) -> list[Panel]:
         if rows := [row for row in engine if row[key]]:
             found.append(Panel(title, lambda axes, rows=rows: _by_depth(axes, rows)))  # type: ignore[misc]
     if resume:
-        found.append(Panel("Time to first token of a known document", lambda axes: _resume(axes, resume)))
+        found.append(Panel("First token of a known text", lambda axes: _resume(axes, resume)))
     return found
 
 
@@ -190,6 +190,7 @@ def _distribution(axes: Axes, rows: Sequence[Row], name: str) -> None:
     if name == "itl":  # most are short, and a few, beside a prompt that is read, many times as long
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     else:
         axes.set_xlim(0, longest * 1.05 or None)
     axes.set_ylim(0, 1.02)
@@ -202,17 +203,19 @@ def _distribution(axes: Axes, rows: Sequence[Row], name: str) -> None:
 
 def _occupancy(axes: Axes, rows: Sequence[Row]) -> None:
     """Shares of the KV blocks that running requests held, by level, over each level's own time."""
+    highest = 0.0
     for number, row in enumerate(rows):
         moments = [moment for moment in row["kv_timeline"] if moment["num_total"]]
         times = [moment["time_s"] for moment in moments]
         shares = [moment["num_used"] / moment["num_total"] for moment in moments]
         axes.step(times, shares, where="post", color=_colour(number), label=_load(row), linewidth=1.3)
-    axes.set_ylim(bottom=0)
+        highest = max([highest, *shares])
+    axes.set_ylim(0, 1.35 * highest or 1.0)
     axes.set_xlim(left=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel("seconds since the level began (its rounds in a row)")
     axes.set_ylabel("of the blocks there were")
-    _legend_above(axes)
+    axes.legend(loc="upper left", ncols=2)
 
 
 def _by_depth(axes: Axes, rows: Sequence[Row]) -> None:
@@ -264,9 +267,10 @@ def _resume(axes: Axes, rows: Sequence[Row]) -> None:
         axes.bar_label(bars, [f"{height:.0f}" for height in heights], padding=2)
     axes.set_xticks(places, [f"{row['n_prompt']} tokens" for row in rows])
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.12)
+    axes.margins(y=0.15)
+    axes.set_xlim(-0.8, len(rows) - 0.2)
     axes.set_ylabel("milliseconds")
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
 
 
 def _context(row: Row, rows: Sequence[Row]) -> str:
@@ -274,7 +278,7 @@ def _context(row: Row, rows: Sequence[Row]) -> str:
     parts = [f"{row['n_prompt'] or row['n_gen']} tokens"]
     for key, text in (
         ("model", "{}"),
-        ("n_threads", "{} threads"),
+        ("n_threads", "threads {}"),
         ("n_batch", "batch {}"),
         ("type_k", "K {}"),
         ("type_v", "V {}"),
@@ -295,7 +299,3 @@ def _errors(rows: Sequence[Row]) -> list[list[float]]:
 
 def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
-
-
-def _legend_above(axes: Any) -> None:
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.2, columnspacing=1.0)

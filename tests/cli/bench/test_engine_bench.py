@@ -175,7 +175,7 @@ def test_being_interrupted_leaves_what_there_is(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(DecodeLoop, "measure", counted)
     result = Result(settings={})
-    with opened_models(path) as models, pytest.raises(Stopped):
+    with opened_models(path) as models:
         bench = EngineBench(
             models,
             expand(sweep(), 1),
@@ -186,7 +186,8 @@ def test_being_interrupted_leaves_what_there_is(tmp_path: Path, monkeypatch: pyt
             counters=None,
             live=lambda _text: None,
         )
-        bench.run(result)
+        with pytest.raises(Stopped):
+            bench.run(result)
     assert 0 < len(result.rows) <= 4
     assert all(row["samples_ns"] for row in result.rows)
 

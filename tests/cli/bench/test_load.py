@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ def test_a_server_that_stalls_delays_no_request() -> None:
 
 def test_arrivals_are_a_poisson_process() -> None:
     offsets = load.send_offsets(2000, 50.0, seed=3)
-    gaps = [after - before for before, after in zip(offsets, offsets[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(offsets)]
     assert offsets[0] == 0
     assert scipy.stats.kstest(gaps, scipy.stats.expon(scale=1 / 50).cdf).pvalue > 0.01
     assert load.send_offsets(5, 50.0, seed=3) == offsets[:5]

@@ -4,7 +4,6 @@ from __future__ import annotations
 import builtins
 import io
 import json
-import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def test_saved_and_read_again_it_is_the_same() -> None:
     assert saved.load("base line") == saved.load(str(path)) == kept
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert os.listdir(path.parent) == ["base line.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["base line.json"]
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../up", "a.", "a\nb", "x" * 101])
@@ -189,7 +188,7 @@ def test_panels_are_for_what_there_is() -> None:
         "KV blocks in use",
     ]
     assert [panel.title for panel in plots.panels(ENGINE)] == ["Reading a prompt", "Generating"]
-    assert [panel.title for panel in plots.panels(result(resume_row()))] == ["Time to first token of a known document"]
+    assert [panel.title for panel in plots.panels(result(resume_row()))] == ["First token of a known text"]
     failed = serving_row(completed=0)
     assert plots.panels(result(failed)) == []
 

@@ -19,7 +19,7 @@ def delta(**fields: Any) -> list[bytes]:
 
 def read(*events: list[bytes]) -> tuple[ChunkReader, list[bool]]:
     reader = ChunkReader()
-    return reader, [any([reader.feed(line) for line in lines]) for lines in events]
+    return reader, [sum(reader.feed(line) for line in lines) > 0 for lines in events]
 
 
 def test_an_answer_from_its_empty_first_chunk_to_done() -> None:
