@@ -84,7 +84,7 @@ _CODES = """\
 | 141 | nobody reads stdout any more |
 
 An error is one line of what happened and at most one of what to do. `INGLE_DEBUG=1` adds the traceback.
-"""
+"""  # noqa: E501
 
 
 def reference() -> str:

@@ -2,10 +2,10 @@
 
 usage: scripts/compare-bench [--pairs N] [--model PATH] [--llama-bench PATH] [--build FOLDER]
 
-llama-bench is the one given, else the one on the PATH; with --build it is compiled from the sources in llama-cpp-python's
-own package, the version that is installed, so that both run the same kernels. Each pair runs both programs one after
-the other, in turns; the median of the pairs' ratios is what counts, and has to lie within 3 % of 1. Nothing else should
-run meanwhile. Exit status 1 where it does not, 2 where there is no llama-bench.
+llama-bench is the one given, else the one on the PATH; with --build it is compiled from the sources that come with
+llama-cpp-python, of the version that is installed, so that both run the same kernels. Each pair runs both programs one
+after the other, in turns; the median of the pairs' ratios is what counts, and has to lie within 3 % of 1. Nothing else
+should run meanwhile. Exit status 1 where it does not, 2 where there is no llama-bench.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def build(folder: Path) -> Path:
     wanted = f"llama-cpp-python=={version('llama-cpp-python')}"
     with tempfile.TemporaryDirectory() as downloads:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python"]
-        run([*pip, "--no-build-isolation", "--dest", downloads, wanted], "pip could not fetch the sources")
+        run([*pip, "--dest", downloads, wanted], "pip could not fetch the sources")
         archives = list(Path(downloads).glob("*.tar.gz"))
         if not archives:
             raise Missing("pip fetched no archive of sources")

@@ -59,7 +59,8 @@ def bench(flags: BenchFlags, output: Output, signals: Signals) -> int:
             _measure(plan, result, output, signals, live)
         result.is_complete = True
     except BaseException as error:
-        result.stopped_by = describe(error).message or type(error).__name__
+        interrupted = isinstance(error, KeyboardInterrupt)
+        result.stopped_by = "Ctrl-C" if interrupted else describe(error).message or type(error).__name__
         raise
     finally:
         if path is not None:

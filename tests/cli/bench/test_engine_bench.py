@@ -13,6 +13,7 @@ import pytest
 from ingle.cli.bench import bandwidth, columns, opened
 from ingle.cli.bench.case import Case, Setup, Sweep, expand
 from ingle.cli.bench.decode import DecodeLoop, Stopped
+from ingle.cli.bench.energy import EnergyCounters, Zone
 from ingle.cli.bench.engine import EngineBench
 from ingle.cli.bench.result import Result
 from ingle.cli.output import Output
@@ -159,6 +160,34 @@ def test_depth_is_restored_and_means_the_same(tmp_path: Path) -> None:
         assert loop._saved is not None
         assert loop._saved[0] == 40
         loop.close()
+
+
+def test_joules_are_of_what_is_measured_alone(tmp_path: Path) -> None:
+    """A counter that goes up by one joule at each reading: one run reads it twice, so spends one."""
+    zone = tmp_path / "energy_uj"
+    zone.write_text("0")
+
+    class Ticking(EnergyCounters):
+        num_read = 0
+
+        def read(self) -> tuple[int, ...] | None:
+            self.num_read += 1
+            return (self.num_read * 1_000_000,)
+
+    path = tiny_models.write_llama(tmp_path / "tiny.gguf")
+    result = Result(settings={})
+    with opened_models(path) as models:
+        EngineBench(
+            models,
+            expand(sweep(depths=(40,)), 1),
+            gpu_layers="auto",
+            num_repetitions=2,
+            seed=0,
+            interrupt=Interrupt(),
+            counters=Ticking([Zone(zone, 2**40)]),
+            live=lambda _text: None,
+        ).run(result)
+    assert [row["joules_per_token"] for row in result.rows] == [1 / 48, 1 / 4]
 
 
 def test_being_interrupted_leaves_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
