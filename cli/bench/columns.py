@@ -33,6 +33,22 @@ def columns(rows: Sequence[Row], *, like_llama_bench: bool = False) -> list[Colu
     return _resume() if kind == "resume" else []
 
 
+def common(rows: Sequence[Row]) -> str:
+    """What the engine's rows have in common and no column says: file, size, parameters, backend, threads."""
+    if not rows or rows[0]["kind"] != "engine":
+        return ""
+    shown = {column.name for column in columns(rows)}
+    row = rows[0]
+    parts = {
+        "model": str(row["model"]),
+        "size": _binary(row["model_size"]),
+        "params": f"{_decimal(row['model_n_params'])} parameters",
+        "backend": str(row["backends"]),
+        "threads": f"-t {row['n_threads']}",
+    }
+    return " · ".join(text for name, text in parts.items() if name not in shown)
+
+
 def write_md(rows: Sequence[Row]) -> str:
     """A Markdown table."""
     chosen = columns(rows, like_llama_bench=True)
@@ -100,6 +116,7 @@ def _engine(rows: Sequence[Row], *, like_llama_bench: bool) -> list[Column]:
     chosen.append(Column("test", _text("test")))
     if like_llama_bench:
         return [*chosen, Column("t/s", lambda row: f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}")]
+    chosen = [column for column in chosen if column.name == "test" or len(set(map(column.cell, rows))) > 1]
     chosen.append(Column("t/s", lambda row: f"{row['median_ts']:.2f}"))
     chosen.append(Column("95 %", lambda row: "{:.2f} – {:.2f}".format(*row["ci95_ts"])))
     if any(row["roofline_share"] is not None for row in rows):

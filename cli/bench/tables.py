@@ -10,14 +10,30 @@ from ingle.cli.bench.columns import Column
 from ingle.cli.bench.result import Row
 
 
-def draw(rows: Sequence[Row], columns: Sequence[Column], *, width: int, title: str | None = None) -> str:
-    """Without colour: what stands in a cell says it."""
+def draw(rows: Sequence[Row], columns: Sequence[Column], *, width: int) -> str:
+    """Without colour: what stands in a cell says it. Columns that do not fit beside the others go into a second table
+    below, which begins with the first column again."""
+    tables: list[list[Column]] = [[columns[0]]]
+    for column in columns[1:]:
+        if len(tables[-1]) > 1 and _width(rows, [*tables[-1], column]) > width:
+            tables.append([columns[0]])
+        tables[-1].append(column)
+    return "\n\n".join(_draw_one(rows, chosen, width) for chosen in tables)
+
+
+def _width(rows: Sequence[Row], columns: Sequence[Column]) -> int:
+    """Characters a line takes: every cell has two blanks beside it, and those at the borders one."""
+    widest = [max(len(column.name), *(len(column.cell(row)) for row in rows)) for column in columns]
+    return sum(widest) + 3 * len(widest)
+
+
+def _draw_one(rows: Sequence[Row], columns: Sequence[Column], width: int) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(Text(column.name), justify="right" if column.is_number else "left", overflow="fold")
     for row in rows:

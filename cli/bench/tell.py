@@ -9,6 +9,7 @@ from ingle.cli.bench import columns
 from ingle.cli.bench.flags import BenchFlags
 from ingle.cli.bench.result import Result
 from ingle.cli.output import Output
+from ingle.cli.stats import number
 
 PIPE_WIDTH = 240
 """Columns of a table that no terminal limits."""
@@ -30,6 +31,8 @@ def tell(result: Result, flags: BenchFlags, output: Output) -> None:
             from ingle.cli.bench import tables
 
             width = shutil.get_terminal_size().columns if output.is_terminal else PIPE_WIDTH
+            if about := columns.common(result.rows):
+                output.line(f"{about}\n")
             output.line(tables.draw(result.rows, columns.columns(result.rows), width=width))
         _explain(result, output)
     elif result.rows or flags.format == "json":
@@ -48,7 +51,7 @@ def _explain(result: Result, output: Output) -> None:
     if result.rows and result.rows[0]["kind"] == "engine":
         output.note("t/s: the median run; 95 %: where its median lies by a bootstrap. No sampling, as llama-bench.")
     for threads, speed in result.read_bandwidth.items():
-        output.note(f"memory reads {speed / 1e9:.1f} GB/s with {threads} threads: the roofline")
+        output.note(f"memory reads {speed / 1e9:.1f} GB/s with {number(int(threads), 'thread')}: the roofline")
     unsteady = [row["test"] for row in result.rows if row.get("is_steady") is False]
     if unsteady:
         output.warn(f"did not settle while warming up: {', '.join(unsteady)}")

@@ -256,6 +256,15 @@ def test_a_context_that_cannot_be_is_refused_before_llama_cpp(tmp_path: Path) ->
         Setup(0, 1, 32, "f16", "q4_0", False).config("auto")
 
 
+def test_models_that_cannot_be_in_memory_together_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tiny_models.write_llama(tmp_path / f"{name}.gguf") for name in "ab"]
+    monkeypatch.setattr(opened, "total_memory_bytes", lambda: paths[0].stat().st_size)
+    with opened_models(paths[0]):
+        pass
+    with pytest.raises(OutOfMemory, match="all models together"), opened_models(*paths):
+        pass
+
+
 def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     info = read_model_info(tiny_models.write_llama(tmp_path / "tiny.gguf"))
     everything = bandwidth.weight_bytes_per_token(info)

@@ -171,7 +171,16 @@ def test_tables_show_every_column(row: Row) -> None:
         assert column.name in drawn
         assert column.cell(row) in drawn
     assert columns.write_md([row]).count("\n") == 2
-    assert max(len(line) for line in tables.draw([row], chosen, width=60).splitlines()) <= 60
+    narrow = tables.draw([row], chosen, width=60)
+    assert max(len(line) for line in narrow.splitlines()) <= 60
+    assert all(column.cell(row) in narrow for column in chosen), "columns move down; no cell is broken"
+
+
+def test_what_all_rows_have_in_common_stands_above() -> None:
+    rows = [engine_row(n_threads=1), engine_row(n_threads=2)]
+    assert columns.common(rows) == "m · 91.55 MiB · 134.52 M parameters · CPU"
+    assert [column.name for column in columns.columns(rows)] == ["threads", "test", "t/s", "95 %", "of roofline"]
+    assert columns.common([serving_row()]) == ""
 
 
 # -- drawn -------------------------------------------------------------------------------------------------------------
