@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from ingle.cli import cache, errors, options
+from ingle.cli.bench import commands as bench_commands
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
 from ingle.cli.signals import Signals
@@ -282,6 +283,7 @@ def pull_command(
 
 
 app.add_typer(cache.app)
+app.add_typer(bench_commands.app)
 
 
 @app.command("plan")

@@ -7,6 +7,7 @@
     ├── InputProblem         66  a file, a conversation or standard input is not there, or not text
     ├── Busy                 75  another process has this conversation
     ├── Undeliverable        74  standard output cannot be written (a full disk)
+    ├── Unreachable          69  a server does not answer
     └── BadTranscript        76  a file among the conversations that is none, or one of a later version
     Terminated               SIGTERM or SIGHUP arrived outside an answer (a BaseException, as KeyboardInterrupt is)
 
@@ -57,6 +58,10 @@ class Busy(CliError):
 
 class Undeliverable(CliError):
     exit_code = DISK
+
+
+class Unreachable(CliError):
+    exit_code = UNAVAILABLE
 
 
 class BadTranscript(CliError):

@@ -8,6 +8,7 @@ import sys
 from typer.testing import CliRunner
 
 from ingle.cli.app import app
+from ingle.cli.bench.commands import MEASURE
 from ingle.cli.chat_commands import COMMANDS
 from ingle.cli.settings import TABLE
 
@@ -68,6 +69,25 @@ none, or not asked), `quants` of the repo (`quant`, `size_bytes`, `peak_host_byt
 `ingle rm --json` prints `version`, `freed_bytes` and `models`, each with `name`, `removed`, `freed_bytes` and `kept` (a
 sentence for everything that stays).
 
+`ingle bench --json` prints, and `--save` keeps, `version`, `date`, `is_complete`, `stopped_by` (why it is not), `settings`,
+`machine` (hardware, governor, system, versions, the commit of llama.cpp), `models` (each with `name`, `file`, `sha256`),
+`conditions` (load, CPU pressure, throttling, frequency and battery before, during and after), `warnings`,
+`read_bandwidth_bytes_per_s` (by number of threads) and `rows`, each with a `kind`:
+
+- `engine`: llama-bench's keys (`avg_ts`, `samples_ns`, …), `test`, `model`, `median_ts`, `ci95_ts`, `outliers` (indices of
+  samples), `num_warm_runs`, `is_steady`, `bytes_per_token` and `roofline_share` (of generating on the CPU: weights and KV
+  read for a token, times the speed, of the bandwidth), `joules_per_token` (null where nothing counts them).
+- `serving`: `concurrency` or `request_rate`, `completed`, `failed`, `failures` (reason → how many), `request_throughput`,
+  `output_throughput`, `total_token_throughput`, `request_goodput` (with `--slo`),
+  `{mean,median,std,p50,p95,p99}_{ttft,tpot,itl,e2el,queue}_ms`, `ci95_{ttft,tpot,e2el}_ms`, `prefix_cache_hit_rate`,
+  `num_preemptions`, `peak_kv_cache_usage`, `kv_timeline`, `samples`. With `--rate` latencies count from the moment a
+  request was meant to be sent. Null is what a server does not tell.
+- `resume`: `median_cold_ttft_ms`, `median_restored_ttft_ms`, `num_restored_tokens`, `median_speedup`, `ci95_speedup`.
+
+`ingle bench -o json` and `-o jsonl` print the rows alone, as llama-bench does. `ingle bench compare --json` prints `version`,
+`base`, `new`, `tolerance`, `has_regression`, `changes` (`test`, `figure`, `base`, `new`, `ratio`, `interval`,
+`is_regression`), `only_base`, `only_new` and `notes`; `ingle bench list --json` `version`, `directory` and `results`.
+
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501
 
@@ -77,10 +97,10 @@ _CODES = """\
 | code | |
 |---|---|
 | 0 | done |
-| 1 | failure; `doctor` found a problem; a line of `--jsonl` or a piped turn of `chat` failed |
+| 1 | failure; `doctor` found a problem; a line of `--jsonl` or a piped turn of `chat` failed; `bench compare` found a regression; no request of `bench` was answered |
 | 2 | the command line, a setting or the prompt makes no sense (too long for the context, say) |
 | 66 | input, model or conversation not found, or not text |
-| 69 | the model's server cannot be reached, is in trouble, or sends something wrong |
+| 69 | the model's server, or that of `bench --url`, cannot be reached, is in trouble, or sends something wrong |
 | 74 | disk full, or a folder that cannot be written |
 | 75 | not enough memory: try again, smaller; or the conversation is open in another process |
 | 76 | bad model file: corrupt, or of a kind that cannot be used; or a conversation's file that is none |
@@ -89,7 +109,7 @@ _CODES = """\
 | 141 | nobody reads stdout any more |
 
 An error is one line of what happened and at most one of what to do. `INGLE_DEBUG=1` adds the traceback.
-"""
+"""  # noqa: E501
 
 
 def reference() -> str:
@@ -110,7 +130,8 @@ def reference() -> str:
         assert isinstance(name, str)
         for command in group.typer_instance.registered_commands:
             assert command.name is not None
-            parts += [f"## ingle {name} {command.name}", _help(name, command.name)]
+            words = (name,) if command.name == MEASURE else (name, command.name)
+            parts += [f"## ingle {' '.join(words)}", _help(*words)]
     settings = ", ".join(f"`{name}`" for name in TABLE)
     parts += [
         "## Settings",

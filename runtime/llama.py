@@ -110,6 +110,13 @@ def version() -> str:
     return str(lib.llama_version().decode())
 
 
+def commit() -> str:
+    """The commit its kernels were built from (ggml_commit); "unknown" where the build did not know it."""
+    ggml = lib.load_shared_library("ggml-base", lib._base_path)
+    ggml.ggml_commit.restype = ctypes.c_char_p
+    return str(ggml.ggml_commit().decode())
+
+
 def supports_gpu_offload() -> bool:
     return bool(lib.llama_supports_gpu_offload())
 

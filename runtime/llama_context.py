@@ -41,9 +41,16 @@ class LlamaContext:
     """A context: its KV cells, compute buffers and one reusable batch (llama_init_from_model)."""
 
     def __init__(
-        self, model: LlamaModel, num_cells: int, config: EngineConfig, interrupt: Interrupt | None = None
+        self,
+        model: LlamaModel,
+        num_cells: int,
+        config: EngineConfig,
+        interrupt: Interrupt | None = None,
+        *,
+        is_bare: bool = False,
     ) -> None:
-        """Allocate `num_cells` cells, shared by all slots.
+        """Allocate `num_cells` cells, shared by all slots. `is_bare`: there is one slot, and sliding windows keep no
+        more than they see, as llama.cpp's own tools have it.
 
         Raises `OutOfMemory` when llama.cpp gets no memory for them, `EngineError` when it refuses for another reason.
         While `interrupt` is set, interruptible decodes are cut short.
@@ -51,13 +58,13 @@ class LlamaContext:
         params = lib.llama_context_default_params()
         params.n_ctx = num_cells
         params.n_batch = params.n_ubatch = config.n_batch
-        params.n_seq_max = params.n_outputs_max = config.num_slots
+        params.n_seq_max = params.n_outputs_max = 1 if is_bare else config.num_slots
         params.n_threads = params.n_threads_batch = config.threads()
         params.flash_attn_type = {None: -1, False: 0, True: 1}[config.flash_attn]
         params.type_k = GGML_TYPES[config.type_k]
         params.type_v = GGML_TYPES[config.type_v]
         params.kv_unified = True
-        params.swa_full = True  # sliding-window layers keep as many cells as the others, so that prefixes can be shared
+        params.swa_full = not is_bare  # sliding-window layers keep as many cells as the others: prefixes can be shared
         params.no_perf = True
         clear_log()
         self._handle = lib.llama_init_from_model(model.handle, params)

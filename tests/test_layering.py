@@ -24,7 +24,8 @@ ONLY_IN = {
     "llama_cpp": {"runtime/llama.py"},
     "prompt_toolkit": {"cli/repl.py"},
     "huggingface_hub": {"models/hub.py"},
-    "rich": {"cli/progress.py"},
+    "rich": {"cli/progress.py", "cli/bench/tables.py"},
+    "matplotlib": {"cli/bench/plots.py"},
     "click": set(),
 }
 

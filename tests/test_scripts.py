@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = ["scripts/run", "scripts/test", "scripts/check", "scripts/venv", ".ci/run"]
+SCRIPTS = [
+    *("scripts/run", "scripts/test", "scripts/check", "scripts/venv", ".ci/run"),
+    *("scripts/compare-bench", "scripts/make-benchmarks"),
+]
 TOOLS = ("bash", "dirname", "sed", "cat", "grep", "rm", "env", "python3", "flock", "sleep")
 
 

@@ -1,0 +1,1 @@
+"""`ingle bench`: what is measured, how it is told, what it is compared with."""
