@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class Shell:
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         self.environ = dict(environ)
         self.folder = folder
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, line: str, *, stdin: bytes = b"", **environ: str) -> Result:
         done = subprocess.run(
@@ -51,7 +52,7 @@ class Shell:
 
     def start(self, line: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """The command itself, not a shell around it, so that a signal reaches it."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"],
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -59,10 +60,12 @@ class Shell:
             env=self.environ,
             cwd=self.folder,
         )
+        self.started.append(process)
+        return process
 
 
 @pytest.fixture
-def shell(tmp_path: Path, smollm2_path: Path) -> Shell:
+def shell(tmp_path: Path, smollm2_path: Path) -> Iterator[Shell]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("INGLE_", "XDG_"))}
     kept |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -75,4 +78,7 @@ def shell(tmp_path: Path, smollm2_path: Path) -> Shell:
     }
     (tmp_path / "stored" / "ingle").mkdir(parents=True)
     (tmp_path / "stored" / "ingle" / "models").symlink_to(models_dir())
-    return Shell(kept, tmp_path)
+    running = Shell(kept, tmp_path)
+    yield running
+    for process in running.started:  # a test that failed may have left one
+        process.kill()
