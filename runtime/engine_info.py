@@ -43,6 +43,11 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
         notes.append(
             f"{model_info.architecture} is a {kind} model: only a whole conversation is reused, not a part of one"
         )
+    if config.draft is not None and not shares:
+        why = f"{model_info.architecture} is a {kind} model: no drafts, because their state could not be taken back"
+        if config.draft.is_required:
+            raise InvalidRequest(why, "leave out --draft, or choose another model")
+        notes.append(why)
     num_gpu_layers = min(gpu_layers_to_ask(config), model.num_layers + 1) if supports_gpu_offload() else 0
     if config.gpu_layers not in ("auto", 0) and not supports_gpu_offload():
         notes.append("llama.cpp was compiled without a GPU backend: all layers run on the CPU")
