@@ -49,7 +49,8 @@ NUM_CACHED = 2
 @dataclass(eq=False, slots=True)
 class _View:
     """What the draft model sees of a sequence: its tokens from `base` on. `table` counts those computed that are known
-    to be right; `ahead` are drafts whose cells follow them."""
+    to be right; `ahead` are tokens whose cells follow them: the last one known (it may have to be computed again), then
+    drafts."""
 
     table: BlockTable
     base: int
@@ -223,10 +224,8 @@ class ModelDrafter:
         more = []
         for turn, row in zip(turns, logits, strict=True):
             sequence = turn.sequence
-            if sequence.num_drafts:
-                turn.view.ahead += turn.todo.tolist()
-            else:
-                self._note_computed(turn, len(turn.todo))
+            self._note_computed(turn, len(turn.todo) - 1)  # nothing, but for the first draft
+            turn.view.ahead += turn.todo.tolist()
             token = sequence.sampler.sample(self._fitted(row), sequence.tokens_and_drafts)
             sequence.add_draft(token)
             if sequence.num_drafts < turn.num_wanted and not self._model.is_eog(token):

@@ -78,6 +78,7 @@ class Executor:
             context.wanted[end - row.num_logits : end] = 1
             num_wanted += row.num_logits
             at = end
+        assert num_wanted <= self._config.num_outputs, "llama.cpp would end the process"
         code = context.decode(at, interruptible=plan.interruptible)
         if code in (_NO_CELLS, _INTERRUPTED):
             self._interrupt.is_set = False
