@@ -61,9 +61,8 @@ class Engine:
         if model.is_stateful:  # every slot has a state of its own, used or not
             config = replace(config, max_cached_chains=min(config.max_cached_chains, MAX_CACHED_STATES))
         self.info = describe(model, model_info, config)
-        config = replace(config, n_batch=min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP)))
-        if not self.info.shares_prefixes:
-            config = replace(config, draft=None)
+        n_batch = min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP))
+        config = replace(config, n_batch=n_batch, draft=self.info.draft)
         self._config = config
         block_size = config.block_size
         limit = config.kv_tokens or self.info.n_ctx

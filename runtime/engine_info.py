@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingle.models.gguf_info import ModelInfo
 from ingle.models.memory import available_memory_bytes
-from ingle.runtime.config import EngineConfig
+from ingle.runtime.config import DraftConfig, EngineConfig
 from ingle.runtime.errors import InvalidRequest, OutOfMemory
 from ingle.runtime.llama import LlamaModel, supports_gpu_offload
 from ingle.runtime.loading import gpu_layers_to_ask
@@ -32,6 +32,7 @@ class EngineInfo:
     num_threads: int
     shares_prefixes: bool
     notes: tuple[str, ...]
+    draft: DraftConfig | None = None  # what guesses ahead
 
 
 def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> EngineInfo:
@@ -62,6 +63,7 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
         num_threads=config.threads(),
         shares_prefixes=shares,
         notes=tuple(notes),
+        draft=config.draft if shares else None,
     )
 
 
