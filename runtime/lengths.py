@@ -19,7 +19,7 @@ MIN_GAIN = 1.02
 MIN_HOPE = 1.5
 """A number of rows is tried only where its drafts would give so many times the tokens a step."""
 
-FIRST_TRY_STEPS = 8
+FIRST_TRY_STEPS = 4
 """Steps before the first such try; twice as many before each next one."""
 
 NUM_TRIES = 2
@@ -90,7 +90,7 @@ class Lengths:
             return None
         self._interval *= 2
         self._wait = self._interval
-        return max(hopeful, key=lambda option: option.rate)
+        return max(hopeful, key=lambda option: (-costs.num_measured(num_rows + option.total), option.rate))
 
 
 @dataclass(frozen=True, slots=True)
