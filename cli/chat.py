@@ -85,6 +85,7 @@ def chat(flags: ChatFlags, output: Output, signals: Signals) -> int:
     settings = settings_file.load()
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     config = flags.model.engine_config(settings)
+    drafts = flags.model.drafts(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     is_interactive = source.stdin_is_terminal() and output.is_terminal and not flags.json
     kept_in = _kept_in(flags, output, is_interactive=is_interactive)
@@ -99,6 +100,7 @@ def chat(flags: ChatFlags, output: Output, signals: Signals) -> int:
                 signals,
                 offline=flags.model.is_offline(settings),
                 verbose=flags.verbose,
+                drafts=drafts,
             )
         )
         talk = Talk(flags, settings, model, output, signals, kept_in, is_chat=True)

@@ -62,6 +62,7 @@ def run_lines(flags: RunFlags, settings: Settings, output: Output, signals: Sign
     if source.stdin_is_terminal():
         raise UsageProblem("--jsonl reads requests from stdin, and that is a terminal", "pipe a file into it")
     config = flags.model.engine_config(settings, max_num_seqs=TOGETHER)
+    drafts = flags.model.drafts(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     with open_model(
         flags.model.name(settings),
@@ -70,6 +71,7 @@ def run_lines(flags: RunFlags, settings: Settings, output: Output, signals: Sign
         signals,
         offline=flags.model.is_offline(settings),
         verbose=flags.verbose,
+        drafts=drafts,
     ) as model:
         batch = _Batch(flags, settings, model, output)
         with signals.answering(model.engine):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingle.cli.drafts import DraftChoice, describe_draft, with_drafts
 from ingle.cli.output import Output
 from ingle.cli.progress import DownloadProgress
 from ingle.cli.settings import used_path
@@ -84,6 +85,7 @@ def open_model(
     *,
     offline: bool = False,
     verbose: bool = False,
+    drafts: DraftChoice | None = None,
 ) -> Iterator[OpenModel]:
     """Raises ModelError and EngineError as they come."""
     global _loader
@@ -95,6 +97,8 @@ def open_model(
         _show_native_log(output)
     ref = resolve(name, offline=offline, progress=DownloadProgress(output))
     info = read_model_info(ref.path)
+    if drafts is not None:
+        config = with_drafts(config, drafts, ref, info, output, offline=offline)
     _loader = _Loader(info, config)
     _loader.start()
     _loader.has_imported.wait()  # two threads that import only take turns; native loading runs beside this one
@@ -144,3 +148,5 @@ def _describe(output: Output, ref: ModelRef, template: ChatTemplate, engine: Eng
     output.report(f"layers     {info.num_gpu_layers} of {info.num_layers} on the GPU")
     output.report(f"context    up to {info.n_ctx} tokens a request (trained for {info.n_ctx_train})")
     output.report(f"template   {template.origin}")
+    if (draft := info.draft) is not None:
+        output.report(f"drafts     {describe_draft(draft)}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from ingle.cli import settings as parsing
+from ingle.cli.drafts import DraftChoice
 from ingle.cli.errors import UsageProblem
 from ingle.cli.settings import Settings
 
@@ -53,6 +54,10 @@ def _complete_model(incomplete: str) -> list[str]:
     from ingle.cli.complete import model_names
 
     return model_names(incomplete)
+
+
+def _draft_tokens(text: str) -> int | Literal["auto"]:
+    return _parser(parsing.draft_tokens)(text) or "auto"
 
 
 Model = Annotated[
@@ -98,6 +103,21 @@ CacheTypeV = Annotated[
 BatchSize = Annotated[
     int | None,
     typer.Option("-b", "--batch-size", metavar="N", parser=_parser(parsing.positive), help="Most tokens a step."),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="MODEL|ngram|auto|off",
+        parser=_parser(parsing.name),
+        help="Guess ahead: with a smaller model, from the text itself, or with what there is. The text stays the same.",
+    ),
+]
+DraftTokens = Annotated[
+    object,
+    typer.Option(
+        "--draft-tokens", metavar="auto|N", parser=_draft_tokens, help="Tokens to guess (auto: what is worth its cost)."
+    ),
 ]
 NoKvStore = Annotated[bool, typer.Option("--no-kv-store", help="Keep no computed prompts on disk, and use none.")]
 Offline = Annotated[bool | None, typer.Option("--offline", help="Download nothing.", show_default=False)]
@@ -201,6 +221,8 @@ class ModelFlags:
     cache_type_k: str | None = None
     cache_type_v: str | None = None
     batch_size: int | None = None
+    draft: str | None = None
+    draft_tokens: object = None
     no_kv_store: bool = False
     offline: bool | None = None
 
@@ -209,6 +231,18 @@ class ModelFlags:
 
     def is_offline(self, settings: Settings) -> bool:
         return bool(settings.pick("offline", self.offline))
+
+    def drafts(self, settings: Settings) -> DraftChoice | None:
+        """Who guesses ahead; None: nobody. Raises UsageProblem for a number of guesses where there are none."""
+        name = settings.pick("draft", self.draft)
+        if name is None or name.lower() == "off":
+            if self.draft_tokens is not None:
+                raise UsageProblem(
+                    "--draft-tokens is given, and there are no drafts", "add --draft ngram, or --draft MODEL"
+                )
+            return None
+        num_tokens = settings.pick("draft_tokens", self.draft_tokens)
+        return DraftChoice(name, num_tokens if isinstance(num_tokens, int) else None)
 
     def engine_config(
         self, settings: Settings, *, max_num_seqs: int = 1, keeps_pages_in_ram: bool = True

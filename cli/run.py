@@ -58,6 +58,7 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
         return _continue(flags, flags.session, settings, output, signals)
     text = source.read_prompt(flags.prompt, flags.files, raw=flags.raw)
     config = flags.model.engine_config(settings, keeps_pages_in_ram=False)  # one answer: nobody would ask for them
+    drafts = flags.model.drafts(settings)
     params = flags.sampling.params(settings)
     max_tokens = flags.sampling.max_output_tokens(settings)
     with open_model(
@@ -67,6 +68,7 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
         signals,
         offline=flags.model.is_offline(settings),
         verbose=flags.verbose,
+        drafts=drafts,
     ) as model:
         prompt = make_prompt(
             model,
@@ -103,6 +105,7 @@ def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, si
     path = shelf.path_of(name)
     text = source.read_prompt(flags.prompt, flags.files)
     config = flags.model.engine_config(settings, keeps_pages_in_ram=False)  # one answer: nobody would ask for them
+    drafts = flags.model.drafts(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     with (
         closing(Transcript.open(path)) as kept_in,
@@ -113,6 +116,7 @@ def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, si
             signals,
             offline=flags.model.is_offline(settings),
             verbose=flags.verbose,
+            drafts=drafts,
         ) as model,
     ):
         from ingle.cli.talk import Talk

@@ -78,6 +78,22 @@ def gpu_layers(text: str) -> int | Literal["auto", "all"]:
         raise ValueError("auto, all or a number of layers, 0 or more") from None
 
 
+MAX_DRAFT_TOKENS = 64
+
+
+def draft_tokens(text: str) -> int | None:
+    """`auto` (None) or so many."""
+    if text == "auto":
+        return None
+    try:
+        number = positive(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MAX_DRAFT_TOKENS:
+        raise ValueError(f"auto or a whole number from 1 to {MAX_DRAFT_TOKENS}")
+    return number
+
+
 def on_off_auto(text: str) -> bool | None:
     """`auto` is None."""
     if text == "auto":
@@ -121,6 +137,8 @@ TABLE: dict[str, Callable[[str], Any]] = {
     "cache_type_k": name,
     "cache_type_v": name,
     "batch_size": positive,
+    "draft": name,
+    "draft_tokens": draft_tokens,
     "max_tokens": whole,
     "temp": real,
     "top_k": whole,

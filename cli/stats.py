@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ingle.runtime.engine import Engine
     from ingle.runtime.explain import Miss
+    from ingle.runtime.metrics import DraftStats
     from ingle.runtime.request import RequestMetrics, RequestOutput
 
 JSON_VERSION = 1
@@ -30,6 +31,7 @@ def as_json(model: str, text: str, last: RequestOutput, load_ms: float | None = 
         "finish_reason": str(last.finish_reason),
         "usage": usage(last.metrics),
         "cache": cache(last.metrics),
+        "drafts": drafts(last.metrics),
         "timings": timings(last.metrics, load_ms),
         "seed": last.metrics.seed,
     }
@@ -54,6 +56,11 @@ def cache(metrics: RequestMetrics) -> dict[str, Any]:
         "restore_ms": _ms(metrics.restore_s),
         "saved_ms": _ms(metrics.saved_s),
     }
+
+
+def drafts(metrics: RequestMetrics) -> dict[str, Any]:
+    """Tokens that were guessed ahead and computed, and the right ones among them."""
+    return {"draft_tokens": metrics.num_draft_tokens, "accepted_tokens": metrics.num_accepted_tokens}
 
 
 def timings(metrics: RequestMetrics, load_ms: float | None = None) -> dict[str, Any]:
@@ -90,7 +97,21 @@ def sentence(metrics: RequestMetrics) -> str:
 
 def turn(engine: Engine, tokens: Sequence[int], metrics: RequestMetrics) -> list[str]:
     """What `--stats` says of an answer to the prompt `tokens`: its times, what was reused, and where that ended."""
-    return [sentence(metrics), *reuse(engine, tokens, metrics)]
+    return [sentence(metrics), *reuse(engine, tokens, metrics), *guessed(metrics, engine.stats().drafts)]
+
+
+def guessed(metrics: RequestMetrics, totals: DraftStats | None) -> list[str]:
+    """What guessing ahead did for an answer, and since the engine was opened (`totals`); nothing where it is off."""
+    if totals is None:
+        return []
+    drafted, right = metrics.num_draft_tokens, metrics.num_accepted_tokens
+    lines = [f"drafts {drafted} tokens, {right} right" + (f" ({right / drafted:.0%})" if drafted else "")]
+    if totals.mean_accepted_tokens is not None:
+        lines[0] += f" · {totals.mean_accepted_tokens:.1f} a draft"
+        lines[0] += f" · {duration(totals.draft_s)} drafting, {duration(totals.verify_s)} verifying"
+    if totals.net_speedup is not None:
+        lines[0] += f" · {totals.net_speedup:.2f} times as fast as without"
+    return lines
 
 
 def reuse(engine: Engine, tokens: Sequence[int], metrics: RequestMetrics) -> list[str]:

@@ -42,6 +42,7 @@ class Setting:
     flash_attn: bool = True
     n_batch: int = 512  # tokens a step
     num_slots: int = 13  # sequences a context is made for
+    num_outputs: int = 13  # rows of logits a step may want
     gpu_layers: int = 0  # of the layers and the output, counted from the end (llama.cpp's -ngl)
     cpu_features: frozenset[str] = field(default_factory=frozenset)
 
@@ -98,7 +99,7 @@ def needs(info: ModelInfo, setting: Setting, num_cells: int, *, program_bytes: i
         repacked_bytes=repacked_bytes(on_host, setting.cpu_features, is_tied=is_tied),
         kv_bytes=sum(kv[:first_on_gpu]) + num_cells * CELL_BYTES * layout.num_kinds,
         compute_bytes=masks if first_on_gpu == 0 else compute + _work_bytes(info, setting, num_cells),
-        output_bytes=setting.num_slots * info.vocab_size * F32_BYTES,
+        output_bytes=setting.num_outputs * info.vocab_size * F32_BYTES,
         gpu_weights_bytes=sum(tensor.num_bytes for tensor in on_gpu),
         gpu_kv_bytes=sum(kv[first_on_gpu:]),
         gpu_compute_bytes=compute if setting.gpu_layers else 0,
@@ -116,7 +117,7 @@ def compute_bytes(info: ModelInfo, setting: Setting, num_cells: int) -> int:
         attention += keys_values + num_cells * _largest(info.n_head)  # every row's score of every cell
     feed_forward = 3 * info.n_embd + max(info.n_embd, query) + 3 * _feed_forward_values(info)
     layer = num_tokens * max(attention, feed_forward) * F32_BYTES + _mask_bytes(layout, setting, num_cells)
-    logits = setting.num_slots * (info.vocab_size + info.n_embd) + num_tokens * info.n_embd
+    logits = setting.num_outputs * (info.vocab_size + info.n_embd) + num_tokens * info.n_embd
     return max(layer + _rotation_bytes(info, setting), logits * F32_BYTES)
 
 

@@ -27,3 +27,9 @@ def check_request(request: Request, info: EngineInfo, config: EngineConfig, num_
         raise PromptTooLong(num_tokens, config.max_input_tokens, "the input limit")
     if num_waiting >= config.max_queue:
         raise QueueFull(f"{config.max_queue} requests are waiting already", "try again later")
+
+
+def max_tokens(request: Request, info: EngineInfo, config: EngineConfig) -> int:
+    """The most tokens that prompt and answer of an accepted request may have together."""
+    bounds = [bound for bound in (request.max_output_tokens, config.max_output_tokens) if bound is not None]
+    return min([info.n_ctx, *(len(request.tokens) + bound for bound in bounds)])

@@ -26,6 +26,40 @@ MAX_SLOTS = 256
 """llama.cpp's LLAMA_MAX_SEQ: the most seq_ids one context can have."""
 
 
+MAX_DRAFTS = 31
+"""Drafts in one step, over all sequences: 32 rows with one known token."""
+
+MAX_FIXED_DRAFTS = 64
+"""The most drafts a sequence may be told to bring."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """Who guesses the tokens that follow. `ngram`: the text itself. `model`: a smaller model with the same vocabulary.
+
+    `num_tokens`: always so many guesses; ``None``: what is worth its cost, nothing included. `window`: tokens of a long
+    text that the draft model reads. `is_required`: refuse a model that cannot be drafted for, instead of a note.
+    """
+
+    ngram: bool = True
+    model: Path | None = None
+    num_tokens: int | None = None
+    window: int = 256
+    is_required: bool = True
+
+    def __post_init__(self) -> None:
+        if self.num_tokens is not None and not 1 <= self.num_tokens <= MAX_FIXED_DRAFTS:
+            raise InvalidRequest(f"num_tokens is {self.num_tokens}, which is not between 1 and {MAX_FIXED_DRAFTS}")
+        if not 1 <= self.window <= 512:
+            raise InvalidRequest(f"window is {self.window}, which is not between 1 and 512")
+        if not self.ngram and self.model is None:
+            raise InvalidRequest("drafts come from nowhere: neither ngram nor model")
+
+    def max_rows(self, max_num_seqs: int) -> int:
+        """The most drafts in one step."""
+        return MAX_DRAFTS if self.num_tokens is None else self.num_tokens * max_num_seqs
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything that shapes an engine.
@@ -57,6 +91,7 @@ class EngineConfig:
     page_dir: Path | None = None  # KV pages in files under this directory; None: no page store
     max_host_bytes: int | None = None  # of pages in RAM; None: a tenth of the memory
     max_disk_bytes: int | None = None  # of pages in files; None: 10 GiB or a tenth of the free disk
+    draft: DraftConfig | None = None  # None: no speculative decoding
     check_integrity: bool = False  # verify every invariant after every step (tests, debugging)
 
     def __post_init__(self) -> None:
@@ -93,6 +128,11 @@ class EngineConfig:
     def num_slots(self) -> int:
         """Slots (llama.cpp seq_ids) a context is made with: running, retired, and one to move blocks through."""
         return self.max_num_seqs + self.max_cached_chains + 1
+
+    @property
+    def num_outputs(self) -> int:
+        """Rows of logits a step may want: one for each sequence, and one for each draft."""
+        return self.num_slots + (0 if self.draft is None else self.draft.max_rows(self.max_num_seqs))
 
     def threads(self) -> int:
         """Threads for computing: what was asked for, else the physical cores this process may use."""

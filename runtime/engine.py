@@ -24,10 +24,12 @@ import numpy as np
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.needs import CELL_STEP
 from ingle.models.resolve import ModelRef
-from ingle.runtime.admission import check_request
+from ingle.runtime.admission import check_request, max_tokens
+from ingle.runtime.advance import Advance, advance
 from ingle.runtime.blocks import root_hash
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.detokenizer import Detokenizer, TextStream
+from ingle.runtime.drafting import open_drafting, read_draft_info
 from ingle.runtime.elastic_pool import ElasticPool, round_up
 from ingle.runtime.engine_info import describe
 from ingle.runtime.errors import InvalidRequest
@@ -41,16 +43,9 @@ from ingle.runtime.metrics import Counters, EngineStats, collect
 from ingle.runtime.page_store import open_store
 from ingle.runtime.pager import Pager
 from ingle.runtime.planning import first_context, for_states, setting_of
-from ingle.runtime.request import (
-    FinishReason,
-    Request,
-    RequestId,
-    RequestMetrics,
-    RequestOutput,
-    TokenLogprob,
-)
+from ingle.runtime.request import FinishReason, Request, RequestId, RequestMetrics, RequestOutput
 from ingle.runtime.sampler import Sampler, needs_filters
-from ingle.runtime.scheduler import Scheduler
+from ingle.runtime.scheduler import Scheduled, Scheduler
 from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import Logits, StepResult
 
@@ -64,7 +59,8 @@ class Engine:
         if model.is_stateful:
             config = for_states(config)
         self.info = describe(model, model_info, config)
-        config = replace(config, n_batch=min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP)))
+        n_batch = min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP))
+        config = replace(config, n_batch=n_batch, draft=self.info.draft)
         block_size = config.block_size
         limit = config.kv_tokens or self.info.n_ctx
         max_cells = round_up(round_up(limit, block_size), CELL_STEP)
@@ -90,6 +86,7 @@ class Engine:
             stack.callback(store.close)
             self._pager = Pager(self._kv, self._executor, store)
             stack.callback(self._pager.save_tails)
+        self._speculation = open_drafting(config, self.info.n_vocab, self._executor.flag, stack)
         self._characters = model_info.characters
         self._detokenizer = Detokenizer(model.piece)
         self._sequences: dict[RequestId, Sequence] = {}
@@ -111,8 +108,9 @@ class Engine:
     ) -> Engine:
         """Check the header of the file `source`, load the weights, make a small context.
 
-        `model_info`, `model`: the header and the weights of that file, where they have been read already; the engine
-        owns the model from here on, and closes it when this raises. Raises `ingle.models.errors.BadModelFile` for a
+        `model_info`, `model`: the header and the weights of that file, where they have been read already (and the draft
+        model's header checked against it, see `drafting.check_draft`); the engine owns the model from here on, and
+        closes it when this raises. Raises `ingle.models.errors.BadModelFile` for a
         file that is wrong, `EngineError` for what fails later.
         """
         config = config or EngineConfig()
@@ -122,6 +120,7 @@ class Engine:
                 stack.callback(model.close)
             model_info = model_info or read_model_info(path)
             if model is None:
+                read_draft_info(config, model_info)
                 model = load_model(path, config)
                 stack.callback(model.close)
             engine = cls(model, model_info, config, stack)
@@ -170,17 +169,13 @@ class Engine:
         self._executor.clear_interrupt()
         sampling = request.sampling
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(4), "little")
-        limit = self.info.n_ctx
-        for bound in (request.max_output_tokens, self._config.max_output_tokens):
-            if bound is not None:
-                limit = min(limit, len(request.tokens) + bound)
         rid = RequestId(self._next_id)
         self._next_id += 1
         sequence = Sequence(
             rid,
             request,
             root_hash(self._fingerprint, request.cache_salt),
-            limit,
+            max_tokens(request, self.info, self._config),
             RequestMetrics(time.perf_counter(), seed, len(request.tokens)),
             Sampler(sampling, seed, self._filters.get(sampling) if needs_filters(sampling) else None),
             TextStream(self._detokenizer, sampling.stop),
@@ -232,6 +227,8 @@ class Engine:
         """Compute one batch and say what it added, one output for each request that got a token or ended."""
         outputs = self._unread + self._end_early()
         self._unread = []
+        if self._speculation is not None:
+            self._speculation.propose(self._scheduler.running)
         if self._pager is not None:
             self._pager.look_ahead(self._scheduler)
         self._grow_pool()
@@ -241,12 +238,16 @@ class Engine:
         if not plan.rows:
             self._executor.apply(plan.ops)
             return outputs + self._fail_stuck()
-        self._note_starts()
+        self._counters.note_starts([item.sequence.metrics for item in self._scheduler.scheduled])
         started = time.perf_counter()
         result = self._executor.execute(plan)
-        if self._pager is not None and result.computed and plan.num_tokens >= 2 * len(plan.rows):
-            self._pager.note_prefill(plan.num_tokens, time.perf_counter() - started)
-        outputs += self._update(result)
+        seconds = time.perf_counter() - started
+        if self._pager is not None and result.computed and plan.num_tokens >= 2 * max(len(plan.rows), plan.num_logits):
+            self._pager.note_prefill(plan.num_tokens, seconds)
+        new = self._update(result)
+        if self._speculation is not None and result.computed:
+            self._speculation.note_step(plan, new, seconds)
+        outputs += new
         if self._config.check_integrity:
             self.check()
         return outputs
@@ -299,15 +300,6 @@ class Engine:
         why = f"{sequence.num_tokens} tokens do not fit the {cells} KV cells there is memory for"
         return [self._finish(sequence, FinishReason.ERROR, error=why)]
 
-    def _note_starts(self) -> None:
-        now = time.perf_counter()
-        for item in self._scheduler.scheduled:
-            metrics = item.sequence.metrics
-            if metrics.first_scheduled_s is None:
-                metrics.first_scheduled_s = now
-                self._counters.num_prompt_tokens += metrics.num_prompt_tokens
-                self._counters.num_cached_tokens += metrics.num_cached_tokens
-
     # -- after the decode ----------------------------------------------------------------------------------------------
 
     def _update(self, result: StepResult) -> list[RequestOutput]:
@@ -320,34 +312,35 @@ class Engine:
                 self._kv.restart()
             self._executor.apply(self._kv.take_ops())
             return [] if result.interrupted else self._shed()
-        filled = self._kv.take_filled()
-        if self._pager is not None:
-            self._pager.save(filled)
+        self._save_filled()
         outputs: list[RequestOutput] = []
+        first = 0
         for item in self._scheduler.scheduled:
             if item.sequence.num_pending == 0:
-                outputs.append(self._advance(item.sequence, result.logits[len(outputs)]))
+                last = first + 1 + item.num_drafts
+                outputs.append(self._advance(item, result.logits[first:last]))
+                first = last
         return outputs
 
-    def _advance(self, sequence: Sequence, logits: Logits) -> RequestOutput:
-        """Sample the next token of `sequence` from its row of `logits` [vocab], and see whether that ends it."""
-        token = sequence.sampler.sample(logits, sequence.tokens)
-        logprob = sequence.sampler.logprob(logits, token)
-        metrics = sequence.metrics
-        metrics.note_token(time.perf_counter())
-        self._counters.num_output_tokens += 1
-        sequence.append(token)
-        ends = not sequence.request.sampling.ignore_eos and self._model.is_eog(token)
-        text = "" if ends else sequence.text.push(token)
-        reason = None
-        if ends or sequence.text.stopped_by is not None:
-            reason = FinishReason.STOP
-        elif sequence.num_tokens >= sequence.max_tokens:
-            reason = FinishReason.LENGTH
-        logprobs = () if logprob is None else (logprob,)
-        if reason is not None:
-            return self._finish(sequence, reason, token, text, logprobs)
-        return RequestOutput(sequence.id, (token,), text, metrics, logprobs=logprobs)
+    def _save_filled(self) -> None:
+        filled = self._kv.take_filled()
+        if self._pager is not None and filled:
+            self._pager.save(filled)
+
+    def _advance(self, item: Scheduled, logits: Logits) -> RequestOutput:
+        """Choose what follows in a sequence from its rows of `logits` [1 + drafts, vocab]; see whether that ends it."""
+        sequence = item.sequence
+        step = advance(sequence, logits, self._model.is_eog)
+        self._counters.num_output_tokens += len(step.tokens)
+        if item.num_drafts:
+            assert self._speculation is not None
+            num_right = len(step.tokens) - 1
+            self._scheduler.settle(item, num_right)
+            self._save_filled()
+            self._speculation.note_verified(sequence, item.num_drafts, num_right, is_cut=step.reason is not None)
+        if step.reason is not None:
+            return self._finish(sequence, step.reason, step)
+        return RequestOutput(sequence.id, step.tokens, step.text, sequence.metrics, logprobs=step.logprobs)
 
     def _shed(self) -> list[RequestOutput]:
         """llama.cpp found no cells for a step whose blocks were counted: let the least urgent wait, or fail the only
@@ -363,12 +356,10 @@ class Engine:
         self,
         sequence: Sequence,
         reason: FinishReason,
-        token: int | None = None,
-        text: str = "",
-        logprobs: tuple[TokenLogprob, ...] = (),
+        step: Advance | None = None,
         error: str | None = None,
     ) -> RequestOutput:
-        """End a sequence: its blocks are available, its last output says why."""
+        """End a sequence, with what the last step gave it: its blocks are available, its last output says why."""
         metrics = sequence.metrics
         if self._pager is not None:
             metrics.saved_s = self._pager.saved_s(metrics.num_cached_tokens, metrics.restore_s)
@@ -376,15 +367,17 @@ class Engine:
                 self._pager.save_whole(sequence.table)
         self._scheduler.remove(sequence)
         del self._sequences[sequence.id]
+        if self._speculation is not None:
+            self._speculation.forget(sequence.id)
         sequence.metrics.finished_s = time.perf_counter()
         return RequestOutput(
             sequence.id,
-            () if token is None else (token,),
-            text + sequence.text.finish(),
+            step.tokens if step else (),
+            (step.text if step else "") + sequence.text.finish(),
             sequence.metrics,
             reason,
             sequence.text.stopped_by,
-            logprobs,
+            step.logprobs if step else (),
             error,
         )
 
@@ -393,7 +386,8 @@ class Engine:
     def stats(self) -> EngineStats:
         """Counts now and since the engine was opened."""
         pages = None if self._pager is None else self._pager.stats()
-        return collect(self._scheduler, self._kv, self._counters, self._pool.num_resizes, pages)
+        drafts = None if self._speculation is None else self._speculation.stats()
+        return collect(self._scheduler, self._kv, self._counters, self._pool.num_resizes, pages, drafts)
 
     def check(self) -> None:
         """Assert every invariant of the blocks, and that llama.cpp's cells agree with the tables."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from ingle.models.gguf_info import ModelInfo
 from ingle.models.needs import Setting
-from ingle.runtime.config import EngineConfig
+from ingle.runtime.config import DraftConfig, EngineConfig
+from ingle.runtime.errors import InvalidRequest
 from ingle.runtime.llama import LlamaModel, supports_gpu_offload
 from ingle.runtime.loading import gpu_layers_to_ask
 from ingle.runtime.planning import context_limit, setting_of
@@ -27,6 +28,7 @@ class EngineInfo:
     shares_prefixes: bool
     notes: tuple[str, ...]
     setting: Setting  # as far as memory is concerned
+    draft: DraftConfig | None = None  # what guesses ahead
 
 
 def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> EngineInfo:
@@ -39,6 +41,11 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
         notes.append(
             f"{model_info.architecture} is a {kind} model: only a whole conversation is reused, not a part of one"
         )
+    if config.draft is not None and not shares:
+        why = f"{model_info.architecture} is a {kind} model: no drafts, because their state could not be taken back"
+        if config.draft.is_required:
+            raise InvalidRequest(why, "leave out --draft, or choose another model")
+        notes.append(why)
     num_gpu_layers = min(gpu_layers_to_ask(config), model.num_layers + 1) if supports_gpu_offload() else 0
     if config.gpu_layers not in ("auto", 0) and not supports_gpu_offload():
         notes.append("llama.cpp was compiled without a GPU backend: all layers run on the CPU")
@@ -54,4 +61,5 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
         shares_prefixes=shares,
         notes=tuple(notes),
         setting=setting_of(model_info, config),
+        draft=config.draft if shares else None,
     )

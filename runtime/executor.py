@@ -23,13 +23,20 @@ _DONE, _NO_CELLS, _INTERRUPTED = 0, 1, 2  # llama_decode
 class Executor:
     """Owns the context. One thread only, except for `interrupt`."""
 
-    def __init__(self, model: LlamaModel, config: EngineConfig, num_cells: int) -> None:
+    def __init__(
+        self, model: LlamaModel, config: EngineConfig, num_cells: int, interrupt: Interrupt | None = None
+    ) -> None:
+        """`interrupt`: a flag that another executor has too; whoever is at work is cut short."""
         self._model = model
         self._config = config
-        self._interrupt = Interrupt()
+        self._interrupt = interrupt or Interrupt()
         self._context = LlamaContext(model, num_cells, config, self._interrupt)
         self._scratch = config.num_slots - 1  # a slot that no table gets, for moving cells through
         self._no_logits: Logits = np.empty((0, model.num_vocab), dtype=np.float32)
+
+    @property
+    def flag(self) -> Interrupt:
+        return self._interrupt
 
     @property
     def num_cells(self) -> int:
@@ -71,6 +78,7 @@ class Executor:
             context.wanted[end - row.num_logits : end] = 1
             num_wanted += row.num_logits
             at = end
+        assert num_wanted <= self._config.num_outputs, "llama.cpp would end the process"
         code = context.decode(at, interruptible=plan.interruptible)
         if code in (_NO_CELLS, _INTERRUPTED):
             self._interrupt.is_set = False

@@ -58,7 +58,8 @@ class LlamaContext:
         params = lib.llama_context_default_params()
         params.n_ctx = num_cells
         params.n_batch = params.n_ubatch = config.n_batch
-        params.n_seq_max = params.n_outputs_max = 1 if is_bare else config.num_slots
+        params.n_seq_max = 1 if is_bare else config.num_slots
+        params.n_outputs_max = 1 if is_bare else config.num_outputs
         params.n_threads = params.n_threads_batch = config.threads()
         params.flash_attn_type = {None: -1, False: 0, True: 1}[config.flash_attn]
         params.type_k = GGML_TYPES[config.type_k]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ingle.runtime.kv_manager import KVManager
 from ingle.runtime.page_store import StoreStats
+from ingle.runtime.request import RequestMetrics
 from ingle.runtime.scheduler import Scheduler
 
 
@@ -18,6 +21,68 @@ class Counters:
     num_cached_tokens: int = 0  # of those, found and not computed
     num_output_tokens: int = 0
     last_abort_s: float | None = None  # from the cancellation to its blocks being available
+
+    def note_starts(self, scheduled: Iterable[RequestMetrics]) -> None:
+        """These requests are part of a step; some for the first time."""
+        now = time.perf_counter()
+        for metrics in scheduled:
+            if metrics.first_scheduled_s is None:
+                metrics.first_scheduled_s = now
+                self.num_prompt_tokens += metrics.num_prompt_tokens
+                self.num_cached_tokens += metrics.num_cached_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStats:
+    """A snapshot of speculative decoding. Times are seconds."""
+
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    accepted_by_position: tuple[int, ...]  # how many drafts were right there, and at all positions before
+    mean_accepted_tokens: float | None  # of a draft
+    draft_s: float  # making drafts
+    verify_s: float  # steps that computed some
+    plain_token_s: float | None  # of a single sequence without drafts; None: not measured
+    net_speedup: float | None  # against plain steps as measured; None: they were not
+
+
+@dataclass(slots=True)
+class DraftCounters:
+    """What speculative decoding counts as it goes. `plain_s`: what the tokens of `decode_s` would have taken
+    without.
+    """
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    decode_s: float = 0.0
+    plain_s: float = 0.0
+
+    def note_draft(self, num_tokens: int, num_right: int) -> None:
+        """A draft of `num_tokens` was verified, and the first `num_right` were right."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_tokens
+        places = self.accepted_by_position
+        places.extend([0] * (num_tokens - len(places)))
+        for position in range(num_right):
+            places[position] += 1
+
+    def stats(self, plain_token_s: float | None) -> DraftStats:
+        num_accepted = sum(self.accepted_by_position)
+        return DraftStats(
+            num_drafts=self.num_drafts,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=num_accepted,
+            accepted_by_position=tuple(self.accepted_by_position),
+            mean_accepted_tokens=num_accepted / self.num_drafts if self.num_drafts else None,
+            draft_s=self.draft_s,
+            verify_s=self.verify_s,
+            plain_token_s=plain_token_s,
+            net_speedup=self.plain_s / self.decode_s if self.num_drafts and self.plain_s else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +108,16 @@ class EngineStats:
     prefix_cache_hits_tokens: int
     last_abort_s: float | None  # from the cancellation to its blocks being available
     pages: StoreStats | None  # of the page store; None: switched off
+    drafts: DraftStats | None  # of speculative decoding; None: switched off
 
 
 def collect(
-    scheduler: Scheduler, kv: KVManager, counters: Counters, num_pool_resizes: int, pages: StoreStats | None
+    scheduler: Scheduler,
+    kv: KVManager,
+    counters: Counters,
+    num_pool_resizes: int,
+    pages: StoreStats | None,
+    drafts: DraftStats | None,
 ) -> EngineStats:
     """The snapshot of an engine made of these."""
     contexts = [sequence.num_tokens for sequence in scheduler.running]
@@ -71,4 +142,5 @@ def collect(
         prefix_cache_hits_tokens=counters.num_cached_tokens,
         last_abort_s=counters.last_abort_s,
         pages=pages,
+        drafts=drafts,
     )

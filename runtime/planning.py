@@ -60,6 +60,7 @@ def setting_of(info: ModelInfo, config: EngineConfig) -> Setting:
         flash_attn=config.flash_attn is not False,  # left to llama.cpp it is on, wherever its kernels can
         n_batch=config.n_batch,
         num_slots=config.num_slots,
+        num_outputs=config.num_outputs,
         gpu_layers=min(gpu_layers_to_ask(config), info.num_layers + 1) if supports_gpu_offload() else 0,
         cpu_features=cpu_features(),
     )

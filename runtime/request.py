@@ -137,21 +137,23 @@ class RequestMetrics:
     restore_s: float = 0.0  # bringing them back
     saved_s: float | None = None  # about what computing them would have taken more, where that is known
     num_output_tokens: int = 0
+    num_draft_tokens: int = 0  # guesses that were computed …
+    num_accepted_tokens: int = 0  # … and of those, the right ones, which are part of the answer
     num_preemptions: int = 0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
     finished_s: float | None = None
-    itl_s: list[float] = field(default_factory=list)  # the gap before each token but the first
+    itl_s: list[float] = field(default_factory=list)  # the gap before each delivery but the first
 
-    def note_token(self, now: float) -> None:
-        """A token came at `now`."""
+    def note_tokens(self, now: float, num_tokens: int = 1) -> None:
+        """So many tokens came together at `now`."""
         if self.first_token_s is None:
             self.first_token_s = now
         if self.last_token_s is not None:
             self.itl_s.append(now - self.last_token_s)
         self.last_token_s = now
-        self.num_output_tokens += 1
+        self.num_output_tokens += num_tokens
 
     @property
     def queue_s(self) -> float | None:

@@ -1,10 +1,11 @@
 """The scheduler: whose tokens the next step computes. Policy only; knows sequences and the KV manager, no llama.cpp.
 
-Every step has a budget of tokens. Sequences with one pending token (running answers) come first, each a row; then the
-rest goes to prompts in chunks, running ones before waiting ones. While answers run, a chunk is at most
-`prefill_chunk`, so that no answer stalls for longer. When blocks run out the newest, least urgent sequence is parked:
-its blocks stay, as anybody's to take, and it is computed again from where they then end. The most urgent one always
-advances, so all finish.
+Every step has a budget of tokens. Sequences with one pending token (running answers) come first, each a row, with the
+drafts behind it if it has any; then the rest goes to prompts in chunks, running ones before waiting ones. While answers
+run, a chunk is at most `prefill_chunk`, so that no answer stalls for longer.
+
+When blocks run out the newest, least urgent sequence is parked: its blocks stay, as anybody's to take, and it is
+computed again from where they then end. The most urgent one always advances, so all finish.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ INTERRUPTIBLE_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A sequence's share of a step: its next `num_tokens` pending tokens."""
+    """A sequence's share of a step: its next `num_tokens` pending tokens, and `num_drafts` behind the last of them."""
 
     sequence: Sequence
     num_tokens: int
+    num_drafts: int = 0
 
 
 class Scheduler:
@@ -67,6 +69,7 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.num_pending == 1 and budget and self._reserve(sequence, 1):
                 budget -= 1
+        budget = self._add_drafts(budget)
         if self.scheduled:
             budget = min(budget, self.prefill_chunk)
         for sequence in list(self.running):
@@ -90,11 +93,23 @@ class Scheduler:
                 start = table.num_tokens
                 self.kv.commit(table, item.sequence.tokens[start : start + item.num_tokens])
             else:
+                item.sequence.num_drafts = 0
                 self.kv.rollback(table)
 
     def about_to_start(self) -> list[Sequence]:
         """The waiting sequences there is a seat for, first ones first."""
         return self.waiting[: self.max_num_seqs - len(self.running)]
+
+    def settle(self, item: Scheduled, num_accepted: int) -> None:
+        """Of the drafts in `item`, the first `num_accepted` are known tokens now and count as computed; the cells of
+        the rest go. Until then no block has any of them."""
+        table = item.sequence.table
+        assert table is not None
+        item.sequence.num_drafts = 0
+        start = table.num_tokens
+        self.kv.commit(table, item.sequence.tokens[start : start + num_accepted])
+        if num_accepted < item.num_drafts:
+            self.kv.rollback(table)
 
     def num_blocks_short(self, *, keep_cached: bool) -> int:
         """Blocks that the running sequences, and the waiting ones there is a seat for, want beyond the free ones; and
@@ -102,7 +117,8 @@ class Scheduler:
         wanted = 0
         for sequence in self.running:
             assert sequence.table is not None
-            wanted += max(0, self.kv.num_blocks_for(sequence.num_tokens) - len(sequence.table.blocks))
+            num_tokens = sequence.num_tokens + sequence.num_drafts
+            wanted += max(0, self.kv.num_blocks_for(num_tokens) - len(sequence.table.blocks))
         for sequence in self.about_to_start():
             wanted += self.kv.num_blocks_wanted(sequence.tokens, sequence.root, sequence.num_tokens + 1)
         short = wanted - self.kv.pool.num_free
@@ -118,6 +134,21 @@ class Scheduler:
             self._park(victims[-1])
         return False
 
+    def _add_drafts(self, budget: int) -> int:
+        """Let the scheduled sequences bring their drafts along, where budget and blocks allow; the budget left. Drafts
+        are only guesses: nobody is parked for them."""
+        for number, item in enumerate(self.scheduled):
+            sequence, table = item.sequence, item.sequence.table
+            if sequence.num_drafts:
+                assert table is not None
+                sequence.num_drafts = min(sequence.num_drafts, budget)
+                if not self.kv.reserve(table, table.num_tokens + 1 + sequence.num_drafts):
+                    num_room = len(table.blocks) * self.kv.block_size - table.num_tokens - 1
+                    sequence.num_drafts = min(sequence.num_drafts, num_room)
+                self.scheduled[number] = Scheduled(sequence, 1, sequence.num_drafts)
+                budget -= sequence.num_drafts
+        return budget
+
     def park_last(self) -> None:
         """Make the least urgent running sequence wait."""
         self._park(self.running[-1])
@@ -127,6 +158,7 @@ class Scheduler:
         self.running.remove(sequence)
         self.kv.retire(sequence.table)
         sequence.table = None
+        sequence.num_drafts = 0
         sequence.is_looked_up = False
         sequence.metrics.num_preemptions += 1
         self.num_preemptions += 1
@@ -153,4 +185,5 @@ class Scheduler:
         assert sequence.table is not None
         start = sequence.table.num_tokens
         end = start + item.num_tokens
-        return Row(sequence.table.slot, start, sequence.tokens[start:end], int(end == sequence.num_tokens))
+        num_logits = 1 + item.num_drafts if end == sequence.num_tokens else 0
+        return Row(sequence.table.slot, start, sequence.tokens_and_drafts[start : end + item.num_drafts], num_logits)

@@ -66,6 +66,10 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(len(row.tokens) for row in self.rows)
 
+    @property
+    def num_logits(self) -> int:
+        return sum(row.num_logits for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

@@ -9,8 +9,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ingle.runtime.blocks import root_hash
+from ingle.runtime.detokenizer import Detokenizer, TextStream
 from ingle.runtime.moving import move_cells
+from ingle.runtime.request import Request, RequestId, RequestMetrics, SamplingParams
+from ingle.runtime.sampler import Sampler
+from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import CellRun, CopyCells, DropCells, KvOp, StepPlan, StepResult
+
+
+def sequence_of(
+    prompt: list[int], *, id: int = 0, num_output: int = 1000, sampling: SamplingParams | None = None
+) -> Sequence:
+    """A request on its way, without an engine."""
+    params = sampling or SamplingParams(temperature=0)
+    return Sequence(
+        RequestId(id),
+        Request(prompt, params),
+        root_hash(b"model"),
+        len(prompt) + num_output,
+        RequestMetrics(0.0, 0, len(prompt)),
+        Sampler(params, 0, None),
+        TextStream(Detokenizer(lambda token: b"")),
+    )
 
 
 @dataclass

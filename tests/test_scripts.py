@@ -43,6 +43,21 @@ def test_runs_and_parses(script: str) -> None:
     subprocess.run(["bash", "-n", ROOT / script], check=True)
 
 
+def test_comparing_drafts_wants_to_know_the_models() -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "scripts" / "compare_spec.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    for arguments, words in (
+        ((), "--target"),
+        (("--target", "a.gguf"), "the case `code` wants --draft FILE"),
+        (("--target", "a.gguf", "--cases", "edit,nothing"), "no case called nothing"),
+    ):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr
+
+
 def test_missing_compiler_is_one_line_with_the_remedy(clone: Path, path_without_compiler: str) -> None:
     done = subprocess.run(
         ["bash", str(clone / "scripts" / "run"), "hi"],

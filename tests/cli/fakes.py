@@ -53,6 +53,7 @@ class FakeStats:
     num_requests_running: int = 0
     last_abort_s: float | None = None
     pages: FakePages = FakePages()
+    drafts: None = None
 
 
 @dataclass(frozen=True)

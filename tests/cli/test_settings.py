@@ -43,6 +43,8 @@ GOOD = {
     "cache_type_k": ("q8_0", "q8_0"),
     "cache_type_v": ("f16", "f16"),
     "batch_size": ("64", 64),
+    "draft": ("ngram", "ngram"),
+    "draft_tokens": ("4", 4),
     "max_tokens": ("0", 0),
     "temp": ("0.5", 0.5),
     "top_k": ("0", 0),

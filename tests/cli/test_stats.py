@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from ingle.cli import stats
+from ingle.runtime.metrics import DraftCounters
 from ingle.runtime.request import RequestMetrics
 
 
@@ -9,3 +10,17 @@ def test_gaps_between_tokens() -> None:
     metrics = RequestMetrics(0.0, seed=1, num_prompt_tokens=3, itl_s=[n / 1e3 for n in range(100, 0, -1)])
     assert "between tokens 50.0 ms (P95 95.0, at most 100.0)" in stats.sentence(metrics)
     assert "between tokens" not in stats.sentence(RequestMetrics(0.0, seed=1, num_prompt_tokens=3))
+
+
+def test_drafts() -> None:
+    metrics = RequestMetrics(0.0, seed=1, num_prompt_tokens=3, num_draft_tokens=40, num_accepted_tokens=30)
+    counters = DraftCounters(draft_s=0.25, verify_s=1.5, decode_s=2.0, plain_s=3.0)
+    counters.note_draft(4, 3)
+    counters.note_draft(5, 0)
+    assert stats.guessed(metrics, None) == []
+    (line,) = stats.guessed(metrics, counters.stats(0.08))
+    assert line.startswith("drafts 40 tokens, 30 right (75%) · 1.5 a draft · 250 ms drafting, 1.5 s verifying · ")
+    assert line.endswith(" · 1.50 times as fast as without")
+    assert counters.stats(0.08).accepted_by_position == (1, 1, 1, 0, 0)
+    assert stats.guessed(RequestMetrics(0.0, 1, 3), DraftCounters().stats(None)) == ["drafts 0 tokens, 0 right"]
+    assert stats.drafts(metrics) == {"draft_tokens": 40, "accepted_tokens": 30}

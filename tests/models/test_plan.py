@@ -24,7 +24,7 @@ def llama(tmp_path: Path) -> ModelInfo:
 
 
 def test_parts_of_a_small_model(llama: ModelInfo) -> None:
-    setting = Setting(num_slots=4, n_batch=512)
+    setting = Setting(num_slots=4, num_outputs=4, n_batch=512)
     found = needs(llama, setting, 1024)
     assert found.program_bytes == PROGRAM_BYTES
     assert found.vocabulary_bytes == NUM_VOCAB * TOKEN_BYTES
@@ -43,15 +43,18 @@ def test_merges_count(llama: ModelInfo) -> None:
 
 def test_the_compute_buffer_is_its_largest_stage(llama: ModelInfo) -> None:
     # 3 × 64 for what is carried along, 128 queries, 3 × 96 hidden values; a mask of 2 bytes a cell
-    assert compute_bytes(llama, Setting(num_slots=4), 1024) == 512 * 4 * (3 * 64 + 128 + 3 * 96) + 512 * 1024 * 2
+    assert (
+        compute_bytes(llama, Setting(num_slots=4, num_outputs=4), 1024)
+        == 512 * 4 * (3 * 64 + 128 + 3 * 96) + 512 * 1024 * 2
+    )
     # rows are a multiple of the slots: 520 for 13
     assert compute_bytes(llama, Setting(), 1024) == 520 * 4 * (3 * 64 + 128 + 3 * 96) + 520 * 1024 * 2
     # without flash attention: a score of every head for every cell, and a mask of 4 bytes
-    plain = compute_bytes(llama, Setting(num_slots=4, flash_attn=False), 1024)
+    plain = compute_bytes(llama, Setting(num_slots=4, num_outputs=4, flash_attn=False), 1024)
     assert plain == 512 * 4 * (2 * 64 + 3 * 128 + 128 + 1024 * 4) + 512 * 1024 * 4
     # a step of few rows and a large vocabulary: the logits
     wide = replace(llama, vocab_size=100_000)
-    assert compute_bytes(wide, Setting(num_slots=4, n_batch=8), 256) == 4 * (4 * (100_000 + 64) + 8 * 64)
+    assert compute_bytes(wide, Setting(num_slots=4, num_outputs=4, n_batch=8), 256) == 4 * (4 * (100_000 + 64) + 8 * 64)
 
 
 def test_a_quantized_cache_of_heads_of_64_rotates_them(llama: ModelInfo) -> None:
@@ -63,8 +66,8 @@ def test_a_quantized_cache_of_heads_of_64_rotates_them(llama: ModelInfo) -> None
 
 def test_windows_have_a_mask_of_their_own(tmp_path: Path, llama: ModelInfo) -> None:
     gemma = read_model_info(write_gemma3(tmp_path / "gemma3.gguf"))
-    grown = [compute_bytes(info, Setting(num_slots=4), 9216) for info in (llama, gemma)]
-    start = [compute_bytes(info, Setting(num_slots=4), 1024) for info in (llama, gemma)]
+    grown = [compute_bytes(info, Setting(num_slots=4, num_outputs=4), 9216) for info in (llama, gemma)]
+    start = [compute_bytes(info, Setting(num_slots=4, num_outputs=4), 1024) for info in (llama, gemma)]
     assert [a - b for a, b in zip(grown, start, strict=True)] == [8192 * 512 * 2, 8192 * 512 * 2 * 2]
 
 

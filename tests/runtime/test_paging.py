@@ -20,8 +20,9 @@ from ingle.runtime.page_store import PageStore
 from ingle.runtime.pager import Pager
 from ingle.runtime.request import Request, RequestId, RequestMetrics, SamplingParams
 from ingle.runtime.sampler import Sampler
-from ingle.runtime.scheduler import Scheduler
+from ingle.runtime.scheduler import Scheduled, Scheduler
 from ingle.runtime.sequence import Sequence
+from ingle.runtime.verify import verify
 from tests.fakes import FakeContext
 
 
@@ -30,11 +31,18 @@ def next_token(tokens: np.ndarray) -> int:
     return hashlib.blake2b(tokens.tobytes(), digest_size=1).digest()[0] % 4
 
 
+class Oracle:
+    """Chooses what our model says."""
+
+    def sample(self, logits: np.ndarray, tokens: np.ndarray) -> int:
+        return next_token(tokens)
+
+
 class Traffic:
     """A small engine: everything but the arithmetic."""
 
     def __init__(
-        self, *, num_blocks, block_size, max_num_seqs, num_cached, n_batch, chunk, window, shares, store=None
+        self, *, num_blocks, block_size, max_num_seqs, num_cached, n_batch, chunk, window, shares, store=None, drafts=0
     ) -> None:
         num_slots = max_num_seqs + num_cached
         self.kv = KVManager(num_blocks, block_size, num_slots, window, shares=shares)
@@ -44,6 +52,9 @@ class Traffic:
         self.sequences: list[Sequence] = []
         self.finished: list[Sequence] = []
         self.num_added = 0
+        self.num_accepted = 0
+        self.max_drafts = drafts
+        self.rng = np.random.default_rng(0)
 
     def add(self, prompt: list[int], num_output: int, priority: int = 0, salt: str = "") -> Sequence:
         limit = self.kv.pool.num_total * self.kv.block_size
@@ -62,14 +73,26 @@ class Traffic:
         self.scheduler.add(sequence)
         return sequence
 
+    def propose(self) -> None:
+        """Drafts for those with one pending token: what is coming, up to a wrong token somewhere."""
+        for sequence in self.scheduler.running:
+            sequence.num_drafts = 0
+            room = min(self.max_drafts, sequence.max_tokens - sequence.num_tokens - 1)
+            if sequence.num_pending == 1 and room > 0:
+                num_right, num_drafts = self.rng.integers(0, room + 1, 2)
+                for number in range(num_drafts):
+                    right = next_token(sequence.tokens_and_drafts)
+                    sequence.add_draft(right if number < num_right else right ^ 1)
+
     def step(self, *, interrupt: bool = False) -> None:
+        self.propose()
         if self.pager is not None:
             self.pager.look_ahead(self.scheduler)
             self.pager.restore_next(self.scheduler)
         plan = self.scheduler.schedule()
         assert plan.num_tokens <= self.scheduler.n_batch
         assert plan.rows or not self.scheduler.has_work, "there is work and nothing was scheduled"
-        tokens = {s.table.slot: s.tokens for s in self.scheduler.running if s.table}
+        tokens = {s.table.slot: s.tokens_and_drafts for s in self.scheduler.running if s.table}
         result = self.context.execute(plan, tokens, interrupt=interrupt)
         self.scheduler.update_computed(result.computed)
         self.kv.set_first_positions(result.first_positions)
@@ -82,9 +105,23 @@ class Traffic:
             self.pager.save(filled)
         for item in self.scheduler.scheduled:
             if item.sequence.num_pending == 0:
-                item.sequence.append(next_token(item.sequence.tokens))
-                if item.sequence.num_tokens >= item.sequence.max_tokens:
-                    self.end(item.sequence)
+                self.advance(item)
+
+    def advance(self, item: Scheduled) -> None:
+        sequence = item.sequence
+        num_before = sequence.num_tokens
+        rows = np.zeros((1 + item.num_drafts, 1), np.float32)
+        for token in verify(rows, sequence.tokens_and_drafts, Oracle()):
+            sequence.append(token)
+        if item.num_drafts:
+            num_accepted = sequence.num_tokens - num_before - 1
+            self.num_accepted += num_accepted
+            self.scheduler.settle(item, num_accepted)
+            filled = self.kv.take_filled()
+            if self.pager is not None:
+                self.pager.save(filled)
+        if sequence.num_tokens >= sequence.max_tokens:
+            self.end(sequence)
 
     def end(self, sequence: Sequence) -> None:
         if self.pager is not None and not self.kv.shares and sequence.table is not None:
@@ -143,10 +180,12 @@ class PagingMachine(RuleBasedStateMachine):
         window=st.sampled_from([None, None, 2, 5]),
         shares=st.sampled_from([True, True, True, False]),
         store=st.sampled_from([None, 0, 3_000, 10**6]),
+        drafts=st.sampled_from([0, 1, 4, 9]),
     )
     def open(self, **config) -> None:
         if not config["shares"]:
             config["window"] = None
+            config["drafts"] = 0
         self.traffic = Traffic(**config)
 
     @rule(
@@ -362,3 +401,52 @@ def test_an_architecture_that_cannot_share_reuses_a_conversation_whole_or_not_at
     second = t.add([*first.tokens.tolist(), 2], 3)
     t.drain()
     assert second.metrics.num_cached_tokens == 14
+
+
+def test_a_draft_belongs_to_no_block_until_it_is_right() -> None:
+    t = traffic(num_cached=0, drafts=0)
+    sequence = t.add([0, 1, 2], 30)
+    t.step()
+    for token in (9, 9, 9, 9, 9):
+        sequence.add_draft(token)
+    plan = t.scheduler.schedule()
+    (row,) = plan.rows
+    assert (row.start, row.tokens.tolist()[1:], row.num_logits) == (3, [9] * 5, 6)
+    t.context.execute(plan, {row.slot: sequence.tokens_and_drafts})
+    t.scheduler.update_computed(True)
+    assert sequence.table is not None
+    assert [block.tokens for block in sequence.table.blocks] == [[0, 1, 2, sequence.tokens[3]], [], []]
+    assert [number for _, number in t.kv.take_filled()] == [0]
+    t.scheduler.settle(t.scheduler.scheduled[0], 0)
+    t.check()  # five cells are gone
+    assert sequence.num_computed == 4
+
+
+def test_drafts_that_are_right_fill_blocks_in_one_step() -> None:
+    t = traffic(num_blocks=32, drafts=9)
+    sequence = t.add([0, 1, 2], 90)
+    t.drain()
+    assert sequence.tokens.tolist() == reference([0, 1, 2], 93)
+    assert t.num_accepted > 20
+
+
+def test_nobody_is_parked_for_a_draft() -> None:
+    t = traffic(num_blocks=4, num_cached=0, drafts=0)
+    first, second = t.add([0] * 7, 20), t.add([1] * 7, 20, priority=1)
+    t.step()
+    assert first.table is not None
+    for token in (1, 1, 1, 1):
+        first.add_draft(token)
+    t.scheduler.schedule()
+    assert [(item.sequence, item.num_drafts) for item in t.scheduler.scheduled] == [(first, 0), (second, 0)]
+    assert t.scheduler.num_preemptions == 0
+
+
+def test_drafts_come_after_every_answer_has_its_row() -> None:
+    t = traffic(num_blocks=32, n_batch=4, chunk=4)
+    sequences = [t.add([word], 20) for word in range(3)]
+    t.step()
+    for _ in range(6):
+        sequences[0].add_draft(0)
+    t.scheduler.schedule()
+    assert [(item.num_tokens, item.num_drafts) for item in t.scheduler.scheduled] == [(1, 1), (1, 0), (1, 0)]

@@ -1,0 +1,46 @@
+"""Drafts: guesses at the tokens that follow, made by something much cheaper than the model. Words and protocol.
+
+A drafter first *offers* (at no cost worth naming): where a guess would come from and how long it can be. Whoever weighs
+cost against hope (`cost`, `speculation`) then says how much of it is wanted, and the drafter writes so many tokens
+behind the known ones of the sequence. Drafts are never more than guesses; `verify` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Protocol
+
+from ingle.runtime.request import RequestId
+from ingle.runtime.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a drafter could give a sequence. `kind` names guesses that are right about equally often.
+
+    `tokens`: the guess itself, where it is there already; `num_tokens`: how many can be had. `token_s`: seconds that
+    one more token takes to draft; `setup_s`: seconds before the first.
+    """
+
+    kind: str
+    num_tokens: int
+    tokens: tuple[int, ...] = ()
+    token_s: float = 0.0
+    setup_s: float = 0.0
+
+
+class Drafter(Protocol):
+    """Guesses for many sequences. Keeps what it needs to know of each until `forget`."""
+
+    def offer(self, sequence: Sequence, num_tokens: int) -> Offer | None:
+        """At most `num_tokens` tokens behind those known; ``None``: nothing comes to mind."""
+        ...
+
+    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]]) -> None:
+        """Add so many drafts, or fewer, of its own offers to each sequence."""
+        ...
+
+    def forget(self, id: RequestId) -> None:
+        """That request has ended."""
+        ...

@@ -1,0 +1,264 @@
+"""Drafts from a smaller model with the same vocabulary: a context of its own, batched over the sequences.
+
+It draws with the sequence's own sampler, and so with *the same noise* as the target (seed, position, token id): where
+the two distributions agree, so do the draws. What it has computed of a sequence is kept in tables of its own
+`KVManager`, and rolled back by the same rule as in the target: cells of drafts belong to no block until they are known
+to be right.
+
+It reads only the end of a long text (`window`): a draft is a guess about the next few words, and reading all of a long
+prompt twice could cost more than all drafts win. The first token of the text always stands in front, because models
+lean on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ingle.models.needs import CELL_STEP
+from ingle.runtime.blocks import BlockTable, root_hash
+from ingle.runtime.config import EngineConfig
+from ingle.runtime.cost import StepCosts
+from ingle.runtime.draft import Offer
+from ingle.runtime.elastic_pool import ElasticPool, round_up
+from ingle.runtime.executor import Executor
+from ingle.runtime.kv_manager import KVManager
+from ingle.runtime.llama import LlamaModel
+from ingle.runtime.llama_context import Interrupt
+from ingle.runtime.request import RequestId
+from ingle.runtime.sequence import Sequence
+from ingle.runtime.step import Logits, Row, StepPlan, Tokens
+
+MAX_VIEW_TOKENS = 1024
+"""A view of a text grows up to this with the answer, and then begins anew."""
+
+CHUNK_TOKENS = 128
+"""Of a text that is new to the draft model, read in one step."""
+
+SETUP_STEPS = 64
+"""Steps over which the reading of a text is spread when it is weighed whether drafts pay."""
+
+NUM_CACHED = 2
+"""Finished conversations whose cells stay for their next turn."""
+
+
+@dataclass(eq=False, slots=True)
+class _View:
+    """What the draft model sees of a sequence: its tokens from `base` on. `table` counts those computed that are known
+    to be right; `ahead` are tokens whose cells follow them: the last one known (it may have to be computed again), then
+    drafts."""
+
+    table: BlockTable
+    base: int
+    ahead: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A sequence that is being drafted for: the tokens to compute next, and how many drafts are wanted in all."""
+
+    sequence: Sequence
+    view: _View
+    todo: Tokens
+    num_wanted: int
+
+
+class ModelDrafter:
+    """Owns the context, not the model."""
+
+    def __init__(
+        self, model: LlamaModel, config: EngineConfig, num_vocab: int, window: int, interrupt: Interrupt
+    ) -> None:
+        """`config`, `interrupt`: the target's. `num_vocab`: of the target. `window`: of a long text, tokens to read."""
+        self._stack = ExitStack()
+        self._model = model
+        self._window = window
+        self._num_vocab = num_vocab
+        config = replace(
+            config,
+            max_cached_chains=NUM_CACHED,
+            n_batch=max(CHUNK_TOKENS, config.max_num_seqs),
+            page_dir=None,
+            draft=None,
+        )
+        most = (config.max_num_seqs + NUM_CACHED) * (MAX_VIEW_TOKENS + CELL_STEP)
+        self._executor = Executor(model, config, round_up(2 * window, CELL_STEP), interrupt)
+        self._stack.callback(self._executor.close)
+        self._kv = KVManager(
+            self._executor.num_cells // config.block_size,
+            config.block_size,
+            config.num_slots - 1,
+            model.window,
+            shares=True,
+            caches=config.enable_prefix_caching,
+        )
+        self._pool = ElasticPool(self._kv, self._executor, round_up(most, CELL_STEP), whole=False)
+        self._checks = config.check_integrity
+        self._n_batch = config.n_batch
+        self._views: dict[RequestId, _View] = {}
+        self._row = np.full(num_vocab, -np.inf, dtype=np.float32)  # a token that only the target has is never drafted
+        self._costs = StepCosts()
+        self._read_token_s: float | None = None
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def offer(self, sequence: Sequence, num_tokens: int) -> Offer | None:
+        view = self._views.get(sequence.id)
+        if view is None:
+            num_unread = min(sequence.num_tokens, 2 * self._window)
+        else:
+            num_unread = sequence.num_tokens - view.base - view.table.num_tokens - len(view.ahead)
+        setup_s = max(0, num_unread - 2) * (self._read_token_s or 0.0) / SETUP_STEPS
+        return Offer("model", num_tokens, token_s=self._costs.estimate(1) or 0.0, setup_s=setup_s)
+
+    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]]) -> None:
+        turns = [turn for sequence, _, num_tokens in wanted if (turn := self._begin(sequence, num_tokens)) is not None]
+        if turns and self._read_ahead(turns):
+            while turns:
+                turns = self._step(turns)
+        if self._checks:
+            self._executor.apply(self._kv.take_ops())
+            self._kv.check()
+            ahead = {view.table.slot: len(view.ahead) for view in self._views.values()}
+            self._executor.check({t.slot: t.num_tokens + ahead.get(t.slot, 0) for t in self._kv.tables()})
+
+    def forget(self, id: RequestId) -> None:
+        view = self._views.pop(id, None)
+        if view is not None:
+            if view.ahead:
+                self._kv.rollback(view.table)
+            self._kv.retire(view.table)
+
+    # -- what of a sequence is computed ----------------------------------------------------------------------------
+
+    def _begin(self, sequence: Sequence, num_tokens: int) -> _Turn | None:
+        """Bring the view of `sequence` up to what is known, with room for its drafts; ``None``: there is none."""
+        view = self._views.get(sequence.id)
+        if view is not None and sequence.num_tokens + num_tokens - view.base > MAX_VIEW_TOKENS:
+            self.forget(sequence.id)
+            view = None
+        if view is None:
+            base = max(0, sequence.num_tokens - self._window) // self._window * self._window
+            seen = _seen(sequence, base)
+            table = self._open(seen, num_tokens)
+            if table is None:
+                return None
+            view = self._views[sequence.id] = _View(table, base)
+        seen = _seen(sequence, view.base)
+        table = view.table
+        first = table.num_tokens
+        num_right = 0
+        for guess, token in zip(view.ahead, seen[first : len(seen) - 1].tolist(), strict=False):
+            if guess != token:
+                break
+            num_right += 1
+        self._kv.commit(table, seen[first : first + num_right])
+        if num_right < len(view.ahead):
+            self._kv.rollback(table)
+        view.ahead.clear()
+        if not self._reserve(table, len(seen) + num_tokens):
+            return None
+        return _Turn(sequence, view, seen[table.num_tokens :], num_tokens)
+
+    def _open(self, seen: Tokens, num_tokens: int) -> BlockTable | None:
+        root = root_hash(b"")
+        wanted = len(seen) + num_tokens
+        table = self._kv.open(seen, root, wanted)
+        if table is None and self._pool.can_grow:
+            self._grow(self._kv.num_blocks_wanted(seen, root, wanted))
+            table = self._kv.open(seen, root, wanted)
+        return table
+
+    def _reserve(self, table: BlockTable, num_tokens: int) -> bool:
+        if self._kv.reserve(table, num_tokens):
+            return True
+        if self._pool.can_grow:
+            self._grow(self._kv.num_blocks_for(num_tokens) - len(table.blocks))
+        return self._kv.reserve(table, num_tokens)
+
+    def _grow(self, num_blocks: int) -> None:
+        """Have `num_blocks` free ones if memory allows. Cells that belong to no block are not moved."""
+        for view in self._views.values():
+            if view.ahead:
+                view.ahead.clear()
+                self._kv.rollback(view.table)
+        self._pool.grow(num_blocks - self._kv.pool.num_free)
+
+    # -- computing -------------------------------------------------------------------------------------------------
+
+    def _read_ahead(self, turns: list[_Turn]) -> bool:
+        """Compute what is new but for the last few tokens of each; False where that was cut short."""
+        share = self._n_batch // len(turns)
+        while any(len(turn.todo) > share for turn in turns):
+            rows = []
+            for turn in turns:
+                num_tokens = min(share, len(turn.todo) - 1)
+                if num_tokens:
+                    rows.append(Row(turn.view.table.slot, turn.view.table.num_tokens, turn.todo[:num_tokens], 0))
+            started = time.perf_counter()
+            if self._execute(rows, turns, interruptible=True) is None:
+                return False
+            num_read = sum(len(row.tokens) for row in rows)
+            self._read_token_s = (time.perf_counter() - started) / num_read
+            for turn in turns:
+                self._note_computed(turn, min(share, len(turn.todo) - 1))
+        return True
+
+    def _step(self, turns: list[_Turn]) -> list[_Turn]:
+        """One draft for each; returns those that want more."""
+        rows = [
+            Row(turn.view.table.slot, turn.view.table.num_tokens + len(turn.view.ahead), turn.todo, 1) for turn in turns
+        ]
+        num_tokens = sum(len(row.tokens) for row in rows)
+        started = time.perf_counter()
+        logits = self._execute(rows, turns, interruptible=num_tokens >= CHUNK_TOKENS // 2)
+        if logits is None:
+            return []
+        if num_tokens == len(turns):
+            self._costs.note(num_tokens, time.perf_counter() - started)
+        more = []
+        for turn, row in zip(turns, logits, strict=True):
+            sequence = turn.sequence
+            self._note_computed(turn, len(turn.todo) - 1)  # nothing, but for the first draft
+            turn.view.ahead += turn.todo.tolist()
+            token = sequence.sampler.sample(self._fitted(row), sequence.tokens_and_drafts)
+            sequence.add_draft(token)
+            if sequence.num_drafts < turn.num_wanted and not self._model.is_eog(token):
+                turn.todo = np.array([token], dtype=np.int32)
+                more.append(turn)
+        return more
+
+    def _execute(self, rows: SequenceOf[Row], turns: SequenceOf[_Turn], *, interruptible: bool) -> Logits | None:
+        """The logits of `rows`; ``None`` where the step was cut short, and then no cells of drafts are left."""
+        result = self._executor.execute(StepPlan(self._kv.take_ops(), tuple(rows), interruptible))
+        self._kv.set_first_positions(result.first_positions)
+        if result.computed:
+            return result.logits
+        for turn in turns:
+            turn.view.ahead.clear()
+            self._kv.rollback(turn.view.table)
+        return None
+
+    def _note_computed(self, turn: _Turn, num_tokens: int) -> None:
+        self._kv.commit(turn.view.table, turn.todo[:num_tokens])
+        self._kv.take_filled()  # nobody saves them
+        turn.todo = turn.todo[num_tokens:]
+
+    def _fitted(self, logits: Logits) -> Logits:
+        """`logits` [vocab of the draft model] as [vocab of the target]: they differ by padding only."""
+        if len(logits) >= self._num_vocab:
+            return logits[: self._num_vocab]
+        self._row[: len(logits)] = logits
+        return self._row
+
+
+def _seen(sequence: Sequence, base: int) -> Tokens:
+    """The tokens of `sequence` from `base` on, its very first in front."""
+    seen = sequence.tokens[base:].copy()
+    seen[0] = sequence.tokens[0]
+    return seen

@@ -1,0 +1,140 @@
+"""How many drafts a step should bring: the most expected tokens a second, zero included. Pure: numbers in, numbers out.
+
+Knows step costs and probabilities, nothing of tokens or sequences. What is not computed is not measured; so now and
+then, ever more rarely, a number of rows that is hardly known is tried, and only where the drafts are right often enough
+to win if those rows turn out to be nearly free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ingle.runtime.config import MAX_DRAFTS
+from ingle.runtime.cost import StepCosts
+
+MIN_GAIN = 1.02
+"""Drafts are computed where they promise so many times the tokens per second of a plain step."""
+
+MIN_HOPE = 1.5
+"""A number of rows is tried only where its drafts would give so many times the tokens a step."""
+
+FIRST_TRY_STEPS = 4
+"""Steps before the first such try; twice as many before each next one."""
+
+NUM_TRIES = 2
+"""Measurements after which a number of rows is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a sequence could have drafted. `survival` [n]: how likely the first, the first two, … are right.
+
+    `token_s`: seconds to draft one more; sequences that draft at the same time do it together. `setup_s`: seconds
+    before the first.
+    """
+
+    survival: Sequence[float]
+    token_s: float = 0.0
+    setup_s: float = 0.0
+
+
+class Lengths:
+    """Chooses, step by step, and remembers when it last tried something."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self.costs = costs
+        self._interval = FIRST_TRY_STEPS
+        self._wait = FIRST_TRY_STEPS
+
+    def choose(self, prospects: Sequence[Prospect], num_rows: int, max_drafts: int = MAX_DRAFTS) -> list[int]:
+        """How many drafts each of `prospects` should bring to a step that has `num_rows` rows without them: what gives
+        the most expected tokens a second over the whole step, all zero where nothing beats the plain step.
+
+        A draft is worth the probability that it and all before it are right. So for each total the best share is the
+        most probable ones, and the total is chosen among the numbers that make a difference.
+        """
+        plain_s = self.costs.estimate(num_rows)
+        if plain_s is None:
+            return [0] * len(prospects)
+        options = _options(prospects, num_rows, self.costs, max_drafts)
+        best = max(options, key=lambda option: option.rate, default=None)
+        plain_rate = num_rows / plain_s
+        if best is not None and best.rate <= MIN_GAIN * plain_rate:
+            best = None
+        best = self._tried(options, num_rows, best, plain_rate) or best
+        lengths = [0] * len(prospects)
+        if best is not None:
+            for which in best.shares:
+                lengths[which] += 1
+        return lengths
+
+    def _tried(
+        self, options: Sequence[_Option], num_rows: int, best: _Option | None, plain_rate: float
+    ) -> _Option | None:
+        """Something to find out about, if it is time and there is hope."""
+        costs = self.costs
+        min_tokens = 0.0 if best is not None else MIN_HOPE * num_rows
+        hopeful = [
+            option
+            for option in options
+            if option.num_tokens >= min_tokens
+            and costs.num_measured(num_rows + option.total) < NUM_TRIES
+            and option.num_tokens / ((costs.least(num_rows + option.total) or 0.0) + option.draft_s)
+            > MIN_GAIN * (plain_rate if best is None else best.rate)
+        ]
+        if not hopeful:
+            return None
+        self._wait -= 1
+        if self._wait > 0:
+            return None
+        self._interval *= 2
+        self._wait = self._interval
+        return max(hopeful, key=lambda option: (-costs.num_measured(num_rows + option.total), option.rate))
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """So many drafts in a step, those of `shares` (which prospect each belongs to), and what to expect of it."""
+
+    total: int
+    shares: Sequence[int]
+    num_tokens: float
+    draft_s: float
+    rate: float  # tokens a second
+
+
+def _options(prospects: Sequence[Prospect], num_rows: int, costs: StepCosts, max_drafts: int) -> list[_Option]:
+    ranked = sorted(
+        (-worth, which, position) for which, p in enumerate(prospects) for position, worth in enumerate(p.survival)
+    )[:max_drafts]
+    shares = [which for _, which, _ in ranked]
+    totals = set(candidate_totals(num_rows, len(ranked)))
+    num_tokens, draft_s, setup_s = float(num_rows), 0.0, 0.0
+    options = []
+    for total, (minus_worth, which, position) in enumerate(ranked, 1):
+        num_tokens -= minus_worth
+        prospect = prospects[which]
+        draft_s = max(draft_s, (position + 1) * prospect.token_s)
+        setup_s = max(setup_s, prospect.setup_s)
+        if total in totals:
+            step_s = costs.estimate(num_rows + total)
+            assert step_s is not None, "nothing was measured"
+            rate = num_tokens / (step_s + draft_s + setup_s)
+            options.append(_Option(total, shares[:total], num_tokens, draft_s + setup_s, rate))
+    return options
+
+
+def candidate_totals(num_rows: int, num_available: int) -> list[int]:
+    """Numbers of drafts worth weighing: those that make few rows, multiples of four rows beyond, and all there are.
+
+    Kernels work in tiles of four and eight rows, so the numbers between have nothing to offer but more to measure.
+    """
+    totals = [
+        total
+        for total in range(1, num_available + 1)
+        if (rows := num_rows + total) <= 6 or (rows % 4 == 0 and rows <= 16) or rows % 8 == 0
+    ]
+    if num_available and (not totals or totals[-1] != num_available):
+        totals.append(num_available)
+    return totals

@@ -1,0 +1,227 @@
+"""Speculative decoding for one engine: who drafts for which sequence, how much, and what came of it.
+
+Before a step every running sequence with one pending token may get drafts behind it; the step computes them with it;
+the engine verifies them; what that took and gave is noted here, and decides about the next step. Drafts from the text
+cost nothing to make, so they are also made where they are not computed, and compared with what was said instead: their
+acceptance is known all the time, without any probing. A draft model has to be tried to be known: at first, and then
+ever more rarely where it does not pay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from ingle.runtime.acceptance import Acceptance
+from ingle.runtime.config import MAX_DRAFTS, DraftConfig
+from ingle.runtime.cost import StepCosts
+from ingle.runtime.draft import Drafter, Offer
+from ingle.runtime.lengths import Lengths, Prospect
+from ingle.runtime.metrics import DraftCounters, DraftStats
+from ingle.runtime.request import RequestId, RequestOutput
+from ingle.runtime.sequence import Sequence
+from ingle.runtime.step import StepPlan
+
+SHADOW_TOKENS = 16
+"""Of a draft that is not computed, so many tokens are compared with what is said instead."""
+
+REFERENCE_STEPS = 64
+"""After so many steps without one, a plain step: drafts are judged against it, and its cost rises with the context."""
+
+FIRST_TRIALS = 3
+"""Steps that a draft model gets to show what it is worth."""
+
+TRIAL_TOKENS = 3
+"""Drafts in such a step."""
+
+TRIAL_STEPS = 32
+"""Steps before a draft model that does not pay is tried again; twice as many before each next time …"""
+
+MAX_TRIAL_STEPS = 1024
+"""… but no more than these."""
+
+MAX_TRIAL_SEQUENCES = 2
+"""Beside more sequences than these a draft model is not tried: they all would wait."""
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """A draft behind token number `start` that is not computed."""
+
+    kind: str
+    start: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _State:
+    """What is remembered of a sequence."""
+
+    acceptance: Acceptance
+    shadow: _Shadow | None = None
+    kind: str = ""  # of the drafts it has now
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A sequence, and the offer that looks best for it."""
+
+    sequence: Sequence
+    state: _State
+    drafter: Drafter
+    offer: Offer
+
+
+class Speculation:
+    """Owns no models; its drafters are asked in order (see `draft`)."""
+
+    def __init__(self, config: DraftConfig, drafters: SequenceOf[Drafter]) -> None:
+        self._fixed = config.num_tokens
+        self._drafters = tuple(drafters)
+        self._costs = StepCosts()
+        self._lengths = Lengths(self._costs)
+        self._general = Acceptance()
+        self._states: dict[RequestId, _State] = {}
+        self._counters = DraftCounters()
+        self._draft_s = 0.0  # spent on the drafts of the step under way
+        self._num_trials = 0
+        self._trial_wait = 0
+
+    def forget(self, id: RequestId) -> None:
+        """That request has ended."""
+        if self._states.pop(id, None) is not None:
+            for drafter in self._drafters:
+                drafter.forget(id)
+
+    # -- before the step -------------------------------------------------------------------------------------------
+
+    def propose(self, running: SequenceOf[Sequence]) -> None:
+        """Give drafts to those of `running` that are worth it; the drafts of the last step are gone. None while any
+        of their prompts is being read: such steps are long as they are, and are not measured."""
+        self._draft_s = 0.0
+        for sequence in running:
+            sequence.num_drafts = 0
+        if any(sequence.num_pending != 1 for sequence in running):
+            return
+        started = time.perf_counter()
+        choices = [choice for sequence in running if (choice := self._choice(sequence)) is not None]
+        if choices:
+            lengths = self._decide(choices, len(running))
+            for drafter in self._drafters:
+                wanted = [
+                    (choice.sequence, choice.offer, length)
+                    for choice, length in zip(choices, lengths, strict=True)
+                    if length and choice.drafter is drafter
+                ]
+                if wanted:
+                    drafter.draft(wanted)
+            for choice in choices:
+                choice.state.kind = choice.offer.kind
+                self._watch(choice)
+        self._draft_s = time.perf_counter() - started
+
+    def _choice(self, sequence: Sequence) -> _Choice | None:
+        """The best offer for `sequence`; ``None`` where there is none, or no room for a draft."""
+        state = self._states.get(sequence.id)
+        if state is None:
+            state = self._states[sequence.id] = _State(Acceptance(self._general))
+        self._compare(sequence, state)
+        num_room = min(self._fixed or MAX_DRAFTS, sequence.max_tokens - sequence.num_tokens - 1)
+        best: _Choice | None = None
+        for drafter in self._drafters if num_room > 0 else ():
+            offer = drafter.offer(sequence, num_room)
+            if offer is not None and (best is None or self._is_better(state, offer, best.offer)):
+                best = _Choice(sequence, state, drafter, offer)
+            if best is not None and self._fixed is not None:
+                break
+        return best
+
+    @staticmethod
+    def _is_better(state: _State, offer: Offer, than: Offer) -> bool:
+        """Whether `offer`, which takes time, is right so much more often that it should be asked."""
+        return state.acceptance.rates(offer.kind)[0] > state.acceptance.rates(than.kind)[0] + 0.1
+
+    def _decide(self, choices: SequenceOf[_Choice], num_running: int) -> list[int]:
+        if self._fixed is not None:
+            return [min(self._fixed, choice.offer.num_tokens) for choice in choices]
+        age = self._costs.age(num_running)
+        if age is None or age > REFERENCE_STEPS:
+            return [0] * len(choices)
+        prospects = [
+            Prospect(
+                choice.state.acceptance.survival(choice.offer.kind, choice.offer.num_tokens),
+                choice.offer.token_s,
+                choice.offer.setup_s,
+            )
+            for choice in choices
+        ]
+        lengths = self._lengths.choose(prospects, num_running)
+        if not any(lengths) and num_running <= MAX_TRIAL_SEQUENCES:
+            self._try_model(choices, lengths)
+        return lengths
+
+    def _try_model(self, choices: SequenceOf[_Choice], lengths: list[int]) -> None:
+        """Let a draft model show what it is worth, if it is time."""
+        for which, choice in enumerate(choices):
+            if choice.offer.tokens:
+                continue
+            self._trial_wait -= 1
+            if self._num_trials < FIRST_TRIALS or self._trial_wait <= 0:
+                later = max(0, self._num_trials - FIRST_TRIALS)
+                self._num_trials += 1
+                self._trial_wait = min(TRIAL_STEPS << later, MAX_TRIAL_STEPS)
+                lengths[which] = min(TRIAL_TOKENS, choice.offer.num_tokens)
+
+    def _watch(self, choice: _Choice) -> None:
+        """Remember a draft that is there and not computed, unless another one is being watched."""
+        state, offer = choice.state, choice.offer
+        if choice.sequence.num_drafts:
+            state.shadow = None
+        elif state.shadow is None and offer.tokens:
+            state.shadow = _Shadow(offer.kind, choice.sequence.num_tokens, offer.tokens[:SHADOW_TOKENS])
+
+    def _compare(self, sequence: Sequence, state: _State) -> None:
+        """See whether what was said is what the watched draft says; enough is known at the first difference."""
+        shadow = state.shadow
+        if shadow is None:
+            return
+        said = sequence.tokens[shadow.start : shadow.start + len(shadow.tokens)].tolist()
+        for number, (token, guess) in enumerate(zip(said, shadow.tokens, strict=False)):
+            if token != guess:
+                state.acceptance.note(shadow.kind, number, len(shadow.tokens))
+                state.shadow = None
+                return
+        if len(said) == len(shadow.tokens):
+            state.acceptance.note(shadow.kind, len(said), len(said))
+            state.shadow = None
+
+    # -- after the step --------------------------------------------------------------------------------------------
+
+    def note_verified(self, sequence: Sequence, num_drafts: int, num_right: int, *, is_cut: bool) -> None:
+        """Of `num_drafts` of `sequence`, the first `num_right` were right. `is_cut`: the text ended there, and nothing
+        is known of the next one."""
+        state = self._states[sequence.id]
+        state.acceptance.note(state.kind, num_right, num_right if is_cut else num_drafts)
+        self._counters.note_draft(num_drafts, num_right)
+        sequence.metrics.num_draft_tokens += num_drafts
+        sequence.metrics.num_accepted_tokens += num_right
+
+    def note_step(self, plan: StepPlan, outputs: SequenceOf[RequestOutput], seconds: float) -> None:
+        """Computing `plan` took `seconds` and gave `outputs`. Only steps of nothing but answers tell anything."""
+        if plan.num_logits != plan.num_tokens:
+            return
+        num_sequences, num_drafts = len(plan.rows), plan.num_tokens - len(plan.rows)
+        num_tokens = sum(len(output.new_tokens) for output in outputs)
+        self._costs.note(num_sequences + num_drafts, seconds)
+        counters = self._counters
+        counters.draft_s += self._draft_s
+        if num_drafts:
+            counters.verify_s += seconds
+        plain_s = self._costs.measured(num_sequences)
+        if plain_s is not None:
+            counters.decode_s += seconds + self._draft_s
+            counters.plain_s += num_tokens / num_sequences * plain_s if num_drafts else seconds
+
+    def stats(self) -> DraftStats:
+        return self._counters.stats(self._costs.measured(1))

@@ -1,0 +1,199 @@
+"""What speculative decoding wins and costs: the same requests with and without drafts, in interleaved pairs.
+
+usage: scripts/compare-spec --target FILE --draft FILE [--pairs N] [--cases edit,code,story,together] [--tokens N]
+
+  edit      code is repeated with a small change, temperature 0, --draft ngram
+  code      code is written, temperature 0, --draft FILE (and n-grams, as always)
+  story     open-ended prose at temperature 1, --draft auto as it is without a draft model
+  together  eight requests at once, --draft ngram
+
+Both engines of a pair live side by side in one process and answer in turns, so that whatever else the machine does
+hits both; which goes first alternates. The figure is the median over pairs of plain seconds / drafting seconds a token
+(the first token's wait left out). Exit status 1 when a floor is missed. llama.cpp's own tools run beside them where
+they are on PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingle.models.chat_template import ChatTemplate, Message
+from ingle.models.gguf_info import read_model_info
+from ingle.runtime.config import DraftConfig, EngineConfig
+from ingle.runtime.engine import Engine
+from ingle.runtime.metrics import DraftStats
+from ingle.runtime.request import Request, SamplingParams
+
+CODE = '''class Basket:
+    """A basket of items with prices in cents."""
+
+    def __init__(self, owner):
+        self.owner = owner
+        self.items = []
+        self.total_cents = 0
+
+    def add(self, name, price_cents, count=1):
+        if price_cents < 0:
+            raise ValueError("a price cannot be negative")
+        if count < 1:
+            raise ValueError("a count cannot be below one")
+        for _ in range(count):
+            self.items.append((name, price_cents))
+            self.total_cents += price_cents
+        return self
+
+    def remove(self, name):
+        for index, (item_name, price_cents) in enumerate(self.items):
+            if item_name == name:
+                del self.items[index]
+                self.total_cents -= price_cents
+                return True
+        return False
+
+    def report(self):
+        lines = [f"Basket of {self.owner}"]
+        for name, price_cents in sorted(self.items):
+            lines.append(f"{name:20} {price_cents / 100:8.2f}")
+        lines.append(f"{'total':20} {self.total_cents / 100:8.2f}")
+        return "\\n".join(lines)
+'''
+EDIT = f"Rename `add` to `append_item` in this code and change nothing else. Answer with the whole code only.\n\n{CODE}"
+WRITE = "Write a CSV parser in Python as a class, with quoting and escapes, then three unit tests for it."
+STORY = "Tell a long story about a lighthouse keeper who finds a letter in a bottle."
+TOPICS = ("a bridge", "the moon", "a clock", "bread", "a river", "an orchard", "a train", "the sea")
+TOGETHER = tuple(f"Write a short essay about {topic}." for topic in TOPICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Requests that run together, and the least ratio that is good enough."""
+
+    prompts: tuple[str, ...]
+    temperature: float
+    with_model: bool
+    floor: float
+    tool: str | None  # llama.cpp's program that does the same
+
+
+CASES = {
+    "edit": Case((EDIT,), 0.0, False, 2.0, "llama-lookup"),
+    "code": Case((WRITE,), 0.0, True, 1.3, "llama-speculative"),
+    "story": Case((STORY,), 1.0, False, 0.98, None),
+    "together": Case(TOGETHER, 0.8, False, 0.98, None),
+}
+
+
+class Side:
+    """One engine of a pair."""
+
+    def __init__(self, target: Path, draft: DraftConfig | None, num_seqs: int) -> None:
+        config = EngineConfig(n_ctx=4096, max_num_seqs=num_seqs, max_cached_chains=1, draft=draft)
+        self.engine = Engine.open(target, config)
+        self.template = ChatTemplate.from_info(read_model_info(target))
+
+    def token_s(self, case: Case, num_tokens: int, seed: int) -> float:
+        """Seconds a token, all requests together, from their last first token on."""
+        engine = self.engine
+        engine.clear_cache()
+        sampling = SamplingParams(temperature=case.temperature, seed=seed, ignore_eos=len(case.prompts) > 1)
+        for prompt in case.prompts:
+            text = self.template.render([Message("user", prompt)])
+            tokens = engine.tokenize(text, add_special=not self.template.adds_bos, parse_special=True)
+            engine.add(Request(tokens, sampling, max_output_tokens=num_tokens))
+        waiting = len(case.prompts)
+        num_said = 0
+        started: float | None = None
+        while engine.has_work:
+            for output in engine.step():
+                if started is not None:
+                    num_said += len(output.new_tokens)
+                waiting -= output.metrics.num_output_tokens == len(output.new_tokens) > 0
+            if started is None and waiting <= 0:
+                started = time.perf_counter()
+        assert started is not None
+        return (time.perf_counter() - started) / num_said
+
+    def drafts(self) -> DraftStats | None:
+        return self.engine.stats().drafts
+
+
+def compare(name: str, case: Case, target: Path, draft: Path | None, pairs: int, num_tokens: int) -> bool:
+    """Run one case; whether it is above its floor."""
+    config = DraftConfig(model=draft if case.with_model else None)
+    sides = {"plain": Side(target, None, len(case.prompts)), "drafts": Side(target, config, len(case.prompts))}
+    ratios: list[float] = []
+    times: dict[str, list[float]] = {"plain": [], "drafts": []}
+    try:
+        for pair in range(pairs):
+            order = ("plain", "drafts") if pair % 2 == 0 else ("drafts", "plain")
+            for side in order:
+                times[side].append(sides[side].token_s(case, num_tokens, seed=pair))
+            ratios.append(times["plain"][-1] / times["drafts"][-1])
+        stats = sides["drafts"].drafts()
+    finally:
+        for side in sides.values():
+            side.engine.close()
+    ratio = statistics.median(ratios)
+    plain, drafted = (1 / statistics.median(times[side]) for side in ("plain", "drafts"))
+    spread = f"{min(ratios):.2f}–{max(ratios):.2f}"
+    verdict = "OK" if ratio >= case.floor else "MISSED"
+    print(
+        f"{name:10} {plain:6.1f} → {drafted:6.1f} tokens/s  {ratio:5.2f} x ({spread})  ≥ {case.floor} x  {verdict}",
+        flush=True,
+    )
+    if stats is not None:
+        mean = "-" if stats.mean_accepted_tokens is None else f"{stats.mean_accepted_tokens:.1f}"
+        print(
+            f"           {stats.num_draft_tokens} drafted, {stats.num_accepted_tokens} right, {mean} a draft, "
+            f"{stats.draft_s:.1f} s drafting, {stats.verify_s:.1f} s verifying",
+            flush=True,
+        )
+    return ratio >= case.floor
+
+
+def run_tool(case: Case, target: Path, draft: Path | None, num_tokens: int) -> None:
+    """llama.cpp's own program for the case, if it is here: the speed it tells of itself."""
+    tool = shutil.which(case.tool) if case.tool is not None else None
+    if tool is None:
+        print(f"           {case.tool or 'llama.cpp'}: {'not on PATH' if case.tool else 'has no tool for this'}")
+        return
+    command = [tool, "-m", str(target), "-p", case.prompts[0], "-n", str(num_tokens), "--temp", "0"]
+    if case.with_model and draft is not None:
+        command += ["-md", str(draft)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    speeds = re.findall(r"speed:\s*([\d.]+) t/s", done.stdout + done.stderr)
+    print(f"           {case.tool}: {f'{speeds[-1]} tokens/s' if speeds else f'exit status {done.returncode}'}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--target", type=Path, required=True, help="a GGUF")
+    parser.add_argument("--draft", type=Path, help="a smaller GGUF with the same vocabulary, for the case `code`")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs behind each median")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"some of {','.join(CASES)}")
+    parser.add_argument("--tokens", type=int, default=300, help="longest answer")
+    options = parser.parse_args()
+    wanted = options.cases.split(",")
+    if unknown := [name for name in wanted if name not in CASES]:
+        parser.error(f"no case called {unknown[0]}: there are {', '.join(CASES)}")
+    if "code" in wanted and options.draft is None:
+        parser.error("the case `code` wants --draft FILE")
+    print(f"{options.target.name}, {options.pairs} pairs, up to {options.tokens} tokens\n")
+    ok = True
+    for name in wanted:
+        case = CASES[name]
+        ok &= compare(name, case, options.target, options.draft, options.pairs, options.tokens)
+        run_tool(case, options.target, options.draft, options.tokens)
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
