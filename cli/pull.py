@@ -177,6 +177,10 @@ def _safetensors(target: Target, listing: RepoListing, flags: PullFlags, progres
         download_bytes=missing,
     )
     if flags.dry_run:
+        from ingle.models.convert import check
+
+        with hub_safetensors.described(listing) as folder:
+            check(folder)
         return report
     path = from_safetensors(listing, target, progress=progress, force=flags.force).path
     return replace(report, files=((path.name, path.stat().st_size, None),), path=path)
@@ -239,6 +243,8 @@ def _describe(report: Report, output: Output) -> None:
         output.line(f"file       {name}{f', {size(num_bytes)}' if num_bytes is not None else ''}")
     if report.path is not None and not report.download_bytes:
         output.line(f"download   nothing: it is here, {report.path}")
+    elif report.download_bytes == 0:
+        output.line("download   nothing: it is here, to be converted")
     else:
         to_fetch = "of unknown size" if report.download_bytes is None else size(report.download_bytes)
         output.line(f"download   {to_fetch}; {size(_free_bytes(report))} free on that disk")

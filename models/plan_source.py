@@ -6,14 +6,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Final
 
-from ingle.models import hub, hub_model, quants
-from ingle.models.errors import ModelNotFound, UnsupportedModel
+from ingle.models import convert, hub, hub_model, hub_safetensors, quants
+from ingle.models.errors import ModelNotFound
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.hub_places import is_offline
 from ingle.models.progress import Progress
+from ingle.models.pypi import WheelSource
 from ingle.models.remote_header import RemoteFile, read_remote_model_info
-from ingle.models.resolve import look_up, resolve, understand
+from ingle.models.resolve import Target, look_up, resolve, safetensors_here, understand
+
+_CONVERTED: Final = "these are the needs of what its safetensors will be converted to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +42,22 @@ class FoundHeader:
 
 
 def find_header(text: str | None, *, offline: bool = False, progress: Progress | None = None) -> FoundHeader:
-    """The header of what `text` means. Of a model on the hub that is not here, some megabytes are read, and no more.
+    """The header of what `text` means. Of a model on the hub that is not here, some megabytes are read, and no more;
+    safetensors are not converted.
 
     Raises as ``resolve`` does, and BadModelFile, UnsupportedModel.
     """
     target = understand(text)
     if not isinstance(target.where, hub_model.HubName):
-        return _here(text, progress)
-    if offline or is_offline() or hub_model.cached(target.where) is not None:
-        return _here(text, progress)
+        return _here(target, text, progress)
+    is_cached = hub_model.cached(target.where) is not None or safetensors_here(target) is not None
+    if offline or is_offline() or is_cached:
+        return _here(target, text, progress)
     selection = look_up(target, progress=progress)
     listing, choice = selection.listing, selection.choice
     if choice is None:
-        raise UnsupportedModel(
-            f"{listing.repo_id} holds safetensors, whose needs are those of the GGUF made from them",
-            "Plan for that file, or for the same model with GGUF in its name.",
-        )
+        with hub_safetensors.described(listing) as folder:
+            return _unconverted(target, folder, is_here=False)
     files = [
         RemoteFile(file.name, file.size_bytes, partial(hub.read_range, listing, file.name)) for file in selection.files
     ]
@@ -69,7 +74,36 @@ def find_header(text: str | None, *, offline: bool = False, progress: Progress |
     )
 
 
-def _here(text: str | None, progress: Progress | None) -> FoundHeader:
-    ref = resolve(text, offline=True, progress=progress)
+def _here(target: Target, text: str | None, progress: Progress | None) -> FoundHeader:
+    try:
+        ref = resolve(text, offline=True, converts=False, progress=progress)
+    except ModelNotFound:
+        folder = _safetensors_here(target)
+        if folder is not None:
+            return _unconverted(target, folder, is_here=True)
+        if isinstance(target.where, WheelSource):
+            raise ModelNotFound(
+                f"{target.name} is not on this machine, and a package cannot be looked into from elsewhere",
+                f"`ingle pull {target.typed}` fetches it, then plan for it.",
+            ) from None
+        raise
     info = read_model_info(ref.path)
     return FoundHeader(ref.name, info, True, info.file_type)
+
+
+def _safetensors_here(target: Target) -> Path | None:
+    if isinstance(target.where, Path):
+        return target.where if target.where.is_dir() else None
+    return safetensors_here(target) if isinstance(target.where, hub_model.HubName) else None
+
+
+def _unconverted(target: Target, folder: Path, *, is_here: bool) -> FoundHeader:
+    """The header of what the safetensors described in `folder` would be converted to."""
+    outtype = hub_model.converted_type(target.where) if isinstance(target.where, hub_model.HubName) else None
+    seen = convert.preview(folder, outtype)
+
+    def read(start: int, length: int) -> bytes:
+        return seen.header[start : start + length].ljust(length, b"\0")
+
+    info = read_remote_model_info([RemoteFile(f"{seen.name}.gguf", seen.size_bytes, read)])
+    return FoundHeader(target.name, info, is_here, info.file_type, (), _CONVERTED)
