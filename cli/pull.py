@@ -65,8 +65,7 @@ def pull(flags: PullFlags, output: Output) -> int:
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     offline = bool(settings.pick("offline", flags.offline))
     target = understand(flags.model)
-    if flags.revision is not None and (isinstance(target.where, Path | WheelSource)):
-        raise UsageProblem("--revision is for models on the hub", f"{target.name} is not there: leave it out")
+    require_hub(flags.model, flags.revision)
     if isinstance(target.where, WheelSource):
         report = _wheel(target, target.where, flags, output, offline=offline)
     elif isinstance(target.where, Path) and target.where.is_dir() and flags.dry_run:
@@ -92,6 +91,18 @@ def pull(flags: PullFlags, output: Output) -> int:
     else:
         output.line(str(report.path))
     return 0
+
+
+def require_hub(model: str | None, revision: str | None) -> None:
+    """Raises UsageProblem where a revision is given for something that has none."""
+    from ingle.models.pypi import WheelSource
+    from ingle.models.resolve import understand
+
+    if revision is None:
+        return
+    target = understand(model)
+    if isinstance(target.where, Path | WheelSource):
+        raise UsageProblem("--revision is for models on the hub", f"{target.name} is not there: leave it out")
 
 
 def _here(target: Target, flags: PullFlags) -> Report:

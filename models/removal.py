@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ingle.models import convert, hub_layout
 from ingle.models.errors import store_error
+from ingle.models.hub_cache import FOLDER_PREFIX
 from ingle.models.store import Place, Shelf, StoredModel, own_folders, shown
 
 
@@ -121,4 +122,4 @@ def _freed(path: Path) -> tuple[int, str | None]:
 
 def _repo_folder(path: Path) -> Path:
     """The ``models--…`` folder that a file of the hub's cache lies in."""
-    return next(parent for parent in path.parents if parent.name.startswith("models--"))
+    return next(parent for parent in path.parents if parent.name.startswith(FOLDER_PREFIX))

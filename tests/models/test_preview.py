@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ingle.models import hub
 from ingle.models.convert import OutType, converted, kept, preview
 from ingle.models.errors import ModelNotFound, NoSuchQuant, UnsupportedModel
 from ingle.models.hub_places import hub_cache_dir
@@ -78,3 +79,18 @@ def test_a_plan_for_a_package_that_is_not_here(text: str, command: str) -> None:
         find_header(text)
     assert f"`ingle pull {text}`" in (caught.value.hint or "")
     assert "--offline" not in caught.value.message
+
+
+def test_a_plan_for_a_revision(fake_hub: FakeHub, tmp_path: Path) -> None:
+    small = files_of(write_directory(tmp_path / "small"))
+    fake_hub.repos["acme/hf"] = Repo(small, branches=("other",))
+    with pytest.raises(ModelNotFound, match="no revision 'main'"):
+        find_header("acme/hf")
+    assert find_header("acme/hf", "other").info.num_params == 32_416
+    listing = hub.list_repo("acme/hf", "other")
+    hub.download(listing, list(small))
+    num_requests = len(fake_hub.log)
+    assert find_header("acme/hf", "other").is_here
+    assert len(fake_hub.log) == num_requests
+    with pytest.raises(ModelNotFound, match="no revision 'absent'"):
+        find_header("acme/hf", "absent")
