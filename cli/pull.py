@@ -72,11 +72,11 @@ def pull(flags: PullFlags, output: Output) -> int:
         report = _folder(target.where, target.name)
     elif isinstance(target.where, Path):
         ref = resolve(flags.model, offline=offline, progress=DownloadProgress(output))
-        size = ref.path.stat().st_size if ref.path.is_file() else None
+        _check(ref.path, ref.path.name, output)
         report = Report(
             model=ref.name,
             source=str(target.where),
-            files=((ref.path.name, size, None),),
+            files=((ref.path.name, ref.path.stat().st_size, None),),
             download_bytes=0,
             path=ref.path,
         )

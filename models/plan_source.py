@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from ingle.models import convert, hub, hub_model, hub_safetensors, quants
-from ingle.models.convert import is_safetensors_dir
 from ingle.models.errors import ModelNotFound
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.hub_model import Selection
@@ -18,7 +17,7 @@ from ingle.models.hub_places import is_offline
 from ingle.models.progress import Progress
 from ingle.models.pypi import WheelSource
 from ingle.models.remote_header import RemoteFile, read_remote_model_info
-from ingle.models.resolve import Target, look_up, resolve, safetensors_here, understand
+from ingle.models.resolve import Target, holds_safetensors, look_up, resolve, safetensors_here, understand
 
 _CONVERTED: Final = "these are the needs of what its safetensors will be converted to"
 
@@ -88,7 +87,7 @@ def _on_the_hub(target: Target, selection: Selection) -> FoundHeader:
 
 def _beside_the_hub(target: Target, text: str | None) -> FoundHeader:
     """Of a file, a folder of safetensors, or a package that has been downloaded."""
-    if isinstance(target.where, Path) and is_safetensors_dir(target.where):
+    if isinstance(target.where, Path) and holds_safetensors(target.where):
         return _safetensors(target, target.where, is_here=True)
     try:
         path = resolve(text, offline=True, converts=False).path

