@@ -50,7 +50,11 @@ def converted(
     report = progress or Silent()
     ensure_private_dir(folder)
     with locked(_lock(folder), report, doing="converting"):
-        return _whole(folder) or _convert(directory, folder, outtype, name, report)
+        try:
+            return _whole(folder) or _convert(directory, folder, outtype, name, report)
+        finally:
+            with suppress(OSError):
+                folder.rmdir()  # which it refuses unless nothing came of it
 
 
 def kept(directory: Path, outtype: Literal["auto", "f32", "f16", "bf16"] = "auto") -> Path | None:
