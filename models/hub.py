@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ingle.models.errors import HubUnavailable, ModelNotFound, NoNetwork, NotAuthorised
-from ingle.models.hub_cache import cached_file, is_plain_name, is_repo_id
+from ingle.models.hub_cache import is_plain_name, is_repo_id
 from ingle.models.hub_errors import LONGEST_WAIT_S, RETRY_STATUSES, Asked, explain, is_cut, wait_s
 from ingle.models.hub_transfer import Body, Cut, Place, remember_revision, require_room, store
 from ingle.models.progress import Progress, Silent
 
-__all__ = ["HubFile", "RepoListing", "cached_file", "download", "list_repo", "missing_bytes", "read_range"]
+__all__ = ["HubFile", "RepoListing", "download", "list_repo", "missing_bytes", "read_range"]
 
 _WAITS_S: Final = (1.0, 2.0, 4.0)  # before the second, third and fourth try; a Retry-After is obeyed instead
 _MAX_PAGES: Final = 1000

@@ -104,15 +104,6 @@ def _read(repo_id: str, commit: str, folder: Path) -> Snapshot:
     return Snapshot(repo_id, commit, folder, tuple(names))
 
 
-def cached_file(repo_id: str, name: str, revision: str | None = None) -> Path | None:
-    """The path of a file that is whole and here; None when it is not. Asks nobody."""
-    commit = commit_of(repo_id, revision)
-    if commit is None or not is_plain_name(name):
-        return None
-    path = repo_folder(repo_id) / "snapshots" / commit / name
-    return path if path.is_file() else None
-
-
 def repos_with_gguf() -> list[str]:
     """Ids of the repos of which a GGUF is here, in the order of their names."""
     try:
