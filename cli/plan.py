@@ -13,6 +13,7 @@ from ingle.cli.errors import TRY_AGAIN
 from ingle.cli.options import ModelFlags
 from ingle.cli.output import Output
 from ingle.cli.progress import DownloadProgress
+from ingle.cli.pull import require_hub
 
 if TYPE_CHECKING:
     from ingle.models.gguf_info import ModelInfo
@@ -29,6 +30,7 @@ GPU_TOKENS = 4096
 class PlanFlags:
     """The command line of `ingle plan`."""
 
+    revision: str | None = None
     draft: str | None
     parallel: int
     json: bool
@@ -45,7 +47,9 @@ def plan(flags: PlanFlags, output: Output) -> int:
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     config = flags.model.engine_config(settings, max_num_seqs=flags.parallel)
     offline, progress = flags.model.is_offline(settings), DownloadProgress(output)
-    found = find_header(flags.model.name(settings), offline=offline, progress=progress)
+    name = flags.model.name(settings)
+    require_hub(name, flags.revision)
+    found = find_header(name, flags.revision, offline=offline, progress=progress)
     draft = None if flags.draft is None else find_header(flags.draft, offline=offline, progress=progress)
     free = free_memory()
     answer = work_out(found, draft, config, free, parallel=flags.parallel)

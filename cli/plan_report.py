@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingle.cli.listing import parameters
 from ingle.cli.stats import size
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ def lines(answer: Answer) -> list[str]:
     cache = f"{setting.type_k}/{setting.type_v}"
     sequences = "" if answer.parallel == 1 else f" × {answer.parallel} sequences"
     said = [
-        _row("model", f"{answer.found.name} ({info.architecture}{quant}), {info.num_params / 1e9:.2g} B, {where}"),
+        _row(
+            "model",
+            f"{answer.found.name} ({info.architecture}{quant}), {parameters(info.num_params)} parameters, {where}",
+        ),
         _row("weights", _weights(full)),
         _row("vocabulary", size(full.vocabulary_bytes)),
         _row("KV cache", f"{_kv(full)} for {answer.n_ctx} tokens{sequences} ({cache}), {_kv(start)} at the start"),

@@ -65,19 +65,18 @@ def pull(flags: PullFlags, output: Output) -> int:
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     offline = bool(settings.pick("offline", flags.offline))
     target = understand(flags.model)
-    if flags.revision is not None and (isinstance(target.where, Path | WheelSource)):
-        raise UsageProblem("--revision is for models on the hub", f"{target.name} is not there: leave it out")
+    require_hub(flags.model, flags.revision)
     if isinstance(target.where, WheelSource):
         report = _wheel(target, target.where, flags, output, offline=offline)
     elif isinstance(target.where, Path) and target.where.is_dir() and flags.dry_run:
         report = _folder(target.where, target.name)
     elif isinstance(target.where, Path):
         ref = resolve(flags.model, offline=offline, progress=DownloadProgress(output))
-        size = ref.path.stat().st_size if ref.path.is_file() else None
+        _check(ref.path, ref.path.name, output)
         report = Report(
             model=ref.name,
             source=str(target.where),
-            files=((ref.path.name, size, None),),
+            files=((ref.path.name, ref.path.stat().st_size, None),),
             download_bytes=0,
             path=ref.path,
         )
@@ -92,6 +91,18 @@ def pull(flags: PullFlags, output: Output) -> int:
     else:
         output.line(str(report.path))
     return 0
+
+
+def require_hub(model: str | None, revision: str | None) -> None:
+    """Raises UsageProblem where a revision is given for something that has none."""
+    from ingle.models.pypi import WheelSource
+    from ingle.models.resolve import understand
+
+    if revision is None:
+        return
+    target = understand(model)
+    if isinstance(target.where, Path | WheelSource):
+        raise UsageProblem("--revision is for models on the hub", f"{target.name} is not there: leave it out")
 
 
 def _here(target: Target, flags: PullFlags) -> Report:
@@ -177,6 +188,10 @@ def _safetensors(target: Target, listing: RepoListing, flags: PullFlags, progres
         download_bytes=missing,
     )
     if flags.dry_run:
+        from ingle.models.convert import check
+
+        with hub_safetensors.described(listing) as folder:
+            check(folder)
         return report
     path = from_safetensors(listing, target, progress=progress, force=flags.force).path
     return replace(report, files=((path.name, path.stat().st_size, None),), path=path)
@@ -239,6 +254,8 @@ def _describe(report: Report, output: Output) -> None:
         output.line(f"file       {name}{f', {size(num_bytes)}' if num_bytes is not None else ''}")
     if report.path is not None and not report.download_bytes:
         output.line(f"download   nothing: it is here, {report.path}")
+    elif report.download_bytes == 0:
+        output.line("download   nothing: it is here, to be converted")
     else:
         to_fetch = "of unknown size" if report.download_bytes is None else size(report.download_bytes)
         output.line(f"download   {to_fetch}; {size(_free_bytes(report))} free on that disk")

@@ -96,4 +96,5 @@ def _mention_pages(output: Output, files: set[str]) -> None:
     if num_pages := sum(folder.num_pages for folder in folders):
         pages = f"{number(num_pages, 'stored page')} of it ({size(sum(folder.num_bytes for folder in folders))})"
         label = shlex.quote(folders[0].about.get("model", ""))
-        output.note(f"{pages} stay: `ingle cache clear --model {label}` deletes them")
+        stay = "stays" if num_pages == 1 else "stay"
+        output.note(f"{pages} {stay}: `ingle cache clear --model {label}` deletes them")

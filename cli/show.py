@@ -46,7 +46,8 @@ def show(output: Output, name: str, *, only_template: bool, as_json: bool) -> in
 
 
 def locate(found: Shelf, text: str) -> tuple[Path, StoredModel | None]:
-    """The file meant by `text`, and the shelf's entry for it where it is on the shelf. Nothing is downloaded.
+    """The file meant by `text`, and the shelf's entry for it where it is on the shelf. Nothing is downloaded or
+    converted.
 
     Raises ModelNotFound where it is not on this machine, UsageProblem where several are meant.
     """
@@ -59,7 +60,7 @@ def locate(found: Shelf, text: str) -> tuple[Path, StoredModel | None]:
     from ingle.models.resolve import resolve
 
     try:
-        ref = resolve(text, offline=True)
+        ref = resolve(text, offline=True, converts=False)
     except ModelNotFound as error:
         raise _absent(found, text, error) from None
     again = found.find(str(ref.path))

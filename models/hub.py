@@ -18,20 +18,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ingle.models.errors import HubUnavailable, ModelNotFound, NoNetwork
-from ingle.models.hub_cache import cached_file, is_plain_name, is_repo_id
+from ingle.models.errors import HubUnavailable, ModelNotFound, NoNetwork, NotAuthorised
+from ingle.models.hub_cache import is_plain_name, is_repo_id
 from ingle.models.hub_errors import LONGEST_WAIT_S, RETRY_STATUSES, Asked, explain, is_cut, wait_s
 from ingle.models.hub_transfer import Body, Cut, Place, remember_revision, require_room, store
 from ingle.models.progress import Progress, Silent
 
-__all__ = ["HubFile", "RepoListing", "cached_file", "download", "list_repo", "missing_bytes", "read_range"]
+__all__ = ["HubFile", "RepoListing", "download", "list_repo", "missing_bytes", "read_range"]
 
 _WAITS_S: Final = (1.0, 2.0, 4.0)  # before the second, third and fourth try; a Retry-After is obeyed instead
 _MAX_PAGES: Final = 1000
+_MAX_ANSWER_BYTES: Final = 1 << 26  # of one answer that is no file; a thousand files take some 0.3 MB
 _MAX_PLAIN_BYTES: Final = 50_000_000_000  # what the hub serves over plain HTTP (huggingface_hub's constant)
 
 _GIT_ID: Final = re.compile(r"[0-9a-f]{40}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_TOKEN: Final = re.compile(r"[!-~]+")  # what may stand in a header
 
 _sleep: Callable[[float], None] = time.sleep  # a name of its own, so that tests need not wait
 
@@ -110,7 +112,7 @@ def list_repo(repo_id: str, revision: str | None = None, *, progress: Progress |
         return RepoListing(repo_id, commit, listed, _licence(info), bool(info.get("gated")), revision)
     except (KeyError, TypeError, AttributeError, ValueError):
         raise HubUnavailable(
-            f"{asked.endpoint} does not answer as a hub does",
+            f"{asked.shown_endpoint} does not answer as a hub does",
             "Check HF_ENDPOINT, and whether a login page of the network stands in between.",
         ) from None
 
@@ -189,6 +191,11 @@ def _headers() -> dict[str, str]:
     from huggingface_hub import constants, get_token
 
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    if token is not None and not _TOKEN.fullmatch(token):  # an HTTP library's complaint would show it
+        raise NotAuthorised(
+            "the token for the hub holds characters that no token has",
+            "Run `hf auth login` again, or check HF_TOKEN.",
+        )
     name = {"User-Agent": f"ingle/{version('ingle')}"}
     return name if token is None else name | {"Authorization": f"Bearer {token}"}
 
@@ -200,7 +207,9 @@ def _get(url: str, asked: Asked, progress: Progress) -> Any:
     waits = iter(_WAITS_S)
     while True:
         try:
-            response = get_session().get(url, headers=_headers(), timeout=constants.HF_HUB_ETAG_TIMEOUT)
+            timeout = constants.HF_HUB_ETAG_TIMEOUT
+            with get_session().stream("GET", url, headers=_headers(), timeout=timeout) as streamed:
+                response = _read_whole(streamed, asked)
             if response.status_code in RETRY_STATUSES:
                 pause = next(waits, None)
                 if pause is not None and (pause := _patience(response.headers.get, pause)) is not None:
@@ -242,10 +251,26 @@ def _opened(listing: RepoListing, name: str, start: int, end: int | None = None)
             response = stack.enter_context(
                 get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
             )
-            hf_raise_for_status(response)
+            # What is no file is read here: to name the error, huggingface_hub reads all of it, however much comes.
+            hf_raise_for_status(_read_whole(response, asked) if response.is_error else response)
         except Exception as error:
             raise _failure(error, asked) from None
         yield Body(start if response.status_code == 206 else 0, _chunks(response, asked))
+
+
+def _read_whole(response: Any, asked: Asked) -> Any:
+    """A streamed response with its body, as if it had not been streamed. Raises HubUnavailable for an endless one."""
+    data = bytearray()
+    for chunk in response.iter_bytes():
+        data += chunk
+        if len(data) > _MAX_ANSWER_BYTES:
+            raise HubUnavailable(
+                f"{asked.shown_endpoint} answers with more than {_MAX_ANSWER_BYTES >> 20} MiB where a few are usual",
+                "Check HF_ENDPOINT: it does not answer as a hub does.",
+            )
+    how_sent = ("content-encoding", "content-length", "transfer-encoding")
+    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in how_sent]
+    return type(response)(response.status_code, headers=headers, content=bytes(data), request=response.request)
 
 
 def _chunks(response: Any, asked: Asked) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from typing import Final
 from ingle.models.hub_places import hub_cache_dir
 
 MAIN: Final = "main"
+FOLDER_PREFIX: Final = "models--"
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -49,7 +50,12 @@ def is_plain_name(name: str) -> bool:
 
 def repo_folder(repo_id: str) -> Path:
     """Where the repo's refs, snapshots and blobs are, created or not."""
-    return hub_cache_dir() / f"models--{repo_id.replace('/', '--')}"
+    return hub_cache_dir() / f"{FOLDER_PREFIX}{repo_id.replace('/', '--')}"
+
+
+def repo_id_of(folder: str) -> str:
+    """The id of the repo that a folder of that name is for; an id of this time holds no ``--``."""
+    return folder.removeprefix(FOLDER_PREFIX).replace("--", "/", 1)
 
 
 def lock_path(repo_id: str, etag: str) -> Path:
@@ -98,23 +104,14 @@ def _read(repo_id: str, commit: str, folder: Path) -> Snapshot:
     return Snapshot(repo_id, commit, folder, tuple(names))
 
 
-def cached_file(repo_id: str, name: str, revision: str | None = None) -> Path | None:
-    """The path of a file that is whole and here; None when it is not. Asks nobody."""
-    commit = commit_of(repo_id, revision)
-    if commit is None or not is_plain_name(name):
-        return None
-    path = repo_folder(repo_id) / "snapshots" / commit / name
-    return path if path.is_file() else None
-
-
 def repos_with_gguf() -> list[str]:
     """Ids of the repos of which a GGUF is here, in the order of their names."""
     try:
-        folders = sorted(p for p in hub_cache_dir().iterdir() if p.name.startswith("models--"))
+        folders = sorted(p for p in hub_cache_dir().iterdir() if p.name.startswith(FOLDER_PREFIX))
     except OSError:
         return []
     return [
-        folder.name.removeprefix("models--").replace("--", "/", 1)
+        repo_id_of(folder.name)
         for folder in folders
         if any(path.is_file() for path in (folder / "snapshots").glob("*/**/*.gguf"))
     ]

@@ -16,6 +16,7 @@ RETRY_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 _NETWORK_HINT: Final = "Check the connection; models that were downloaded work without one."
 _CERTIFICATE: Final = re.compile(r"certificate", re.IGNORECASE)
+_USERINFO: Final = re.compile(r"(?<=//)[^/]*@")
 _RATE_LIMIT: Final = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 
 
@@ -29,8 +30,13 @@ class Asked:
     name: str | None = None
 
     @property
+    def shown_endpoint(self) -> str:
+        """The hub's address without a name and password in it: what messages may say."""
+        return _USERINFO.sub("", self.endpoint)
+
+    @property
     def page(self) -> str:
-        return f"{self.endpoint}/{self.repo_id}"
+        return f"{self.shown_endpoint}/{self.repo_id}"
 
 
 def explain(error: BaseException, asked: Asked) -> ModelError:
@@ -146,14 +152,14 @@ def _proxy(error: BaseException, _asked: Asked) -> ModelError:
 def _connect(error: BaseException, asked: Asked) -> ModelError:
     if _CERTIFICATE.search(str(error)):
         return NoNetwork(
-            f"the certificate of {asked.endpoint} is not trusted: {error}",
+            f"the certificate of {asked.shown_endpoint} is not trusted: {error}",
             "Behind a proxy that opens connections, point SSL_CERT_FILE at its certificate; check the clock too.",
         )
-    return NoNetwork(f"cannot reach {asked.endpoint}: {error}", _NETWORK_HINT)
+    return NoNetwork(f"cannot reach {asked.shown_endpoint}: {error}", _NETWORK_HINT)
 
 
 def _timeout(_error: BaseException, asked: Asked) -> ModelError:
-    return NoNetwork(f"{asked.endpoint} does not answer in time", _NETWORK_HINT)
+    return NoNetwork(f"{asked.shown_endpoint} does not answer in time", _NETWORK_HINT)
 
 
 def _cut(error: BaseException, _asked: Asked) -> ModelError:
@@ -162,7 +168,7 @@ def _cut(error: BaseException, _asked: Asked) -> ModelError:
 
 def _bad_address(error: BaseException, asked: Asked) -> ModelError:
     return NoNetwork(
-        f"{asked.endpoint} is not an address of a hub: {error}", "Check HF_ENDPOINT and the proxy's variables."
+        f"{asked.shown_endpoint} is not an address of a hub: {error}", "Check HF_ENDPOINT and the proxy's variables."
     )
 
 
@@ -171,12 +177,12 @@ def _no_certificates(error: BaseException, _asked: Asked) -> ModelError:
 
 
 def _bad_setting(error: BaseException, asked: Asked) -> ModelError:
-    return NoNetwork(f"no request to {asked.endpoint} can be made: {error}", "Check the variables of the proxy.")
+    return NoNetwork(f"no request to {asked.shown_endpoint} can be made: {error}", "Check the variables of the proxy.")
 
 
 def _not_a_hub(_error: BaseException, asked: Asked) -> ModelError:
     return HubUnavailable(
-        f"{asked.endpoint} does not answer as a hub does",
+        f"{asked.shown_endpoint} does not answer as a hub does",
         "Check HF_ENDPOINT, and whether a login page of the network stands in between.",
     )
 

@@ -1,5 +1,6 @@
 # The Hugging Face cache as files: which repositories, revisions and blobs there are, and taking one file out again.
-# This file may not know the hub's protocol, its library, or what is inside a model.
+# This file may not know the hub's protocol, its library, or what is inside a model. What one model needs of the cache
+# (its folder, its commit, its names) is hub_cache's; here is everything that lies there, wanted or not.
 """The documented layout::
 
 models--user--repo/
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-_PREFIX: Final = "models--"
+from ingle.models.hub_cache import FOLDER_PREFIX, MAIN, repo_id_of
+
 _INCOMPLETE: Final = ".incomplete"
 _MAGIC: Final = b"GGUF"
 _MAX_FILES: Final = 100_000  # a repository has some dozens
@@ -48,7 +50,9 @@ class Repo:
 def repos(cache: Path) -> Iterator[Repo]:
     """Every model repository in the cache folder, by name. What cannot be read is left out."""
     try:
-        names = sorted(entry.name for entry in os.scandir(cache) if entry.name.startswith(_PREFIX) and entry.is_dir())
+        names = sorted(
+            entry.name for entry in os.scandir(cache) if entry.name.startswith(FOLDER_PREFIX) and entry.is_dir()
+        )
     except OSError:
         return
     for name in names:
@@ -68,7 +72,7 @@ def read_repo(folder: Path) -> Repo:
     files.sort(key=lambda file: (not file.is_main, file.commit, file.name))
     used = {file.blob for file in files}
     loose = [path for path in _walk(folder / "blobs") if path not in used and _is_gguf(path)]
-    return Repo(folder, folder.name.removeprefix(_PREFIX).replace("--", "/"), tuple(files), tuple(sorted(loose)))
+    return Repo(folder, repo_id_of(folder.name), tuple(files), tuple(sorted(loose)))
 
 
 def is_unfinished(path: Path) -> bool:
@@ -113,7 +117,7 @@ def _remove_empty(folder: Path) -> None:
 
 def _main_commit(folder: Path, commits: list[str]) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        main = (folder / "refs" / "main").read_text().strip()
+        main = (folder / "refs" / MAIN).read_text().strip()
         if main in commits:
             return main
     return commits[0] if len(commits) == 1 else None

@@ -74,8 +74,8 @@ def cached(name: HubName, revision: str | None = None, *, progress: Progress | N
             continue
         if choice.note is not None:
             (progress or Silent()).note(
-                f"using {choice.quant} of {name.repo_id}, which is here; `ingle pull {name.repo_id}:{DEFAULT_QUANT}`"
-                " fetches another"
+                f"using {choice.quant} of {name.repo_id}, which is here; `ingle pull {name.repo_id}` fetches"
+                f" {DEFAULT_QUANT}, or what is nearest to it"
             )
         return snapshot.folder / choice.names[0]
     return None
@@ -125,7 +125,8 @@ def fetch(selection: Selection, *, progress: Progress | None = None, force: bool
 
 def not_here(name: HubName) -> ModelNotFound:
     """The error for a model that is not on this machine and must not be downloaded."""
-    return ModelNotFound(f"{name} is not on this machine, and downloading is switched off (--offline)", on_disk())
+    off = "downloading is switched off (--offline or HF_HUB_OFFLINE)"
+    return ModelNotFound(f"{name} is not on this machine, and {off}", on_disk())
 
 
 def on_disk() -> str:

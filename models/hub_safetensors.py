@@ -5,19 +5,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ingle.models import hub_cache
 from ingle.models.convert import FILES_TO_CHECK, check, is_safetensors_dir
 from ingle.models.convert.tensor_files import INDEX, SINGLE, weight_files, weight_names
-from ingle.models.errors import ModelError, ModelNotFound
+from ingle.models.errors import BadModelFile, ModelError, ModelNotFound, store_error
 from ingle.models.progress import Progress
 
 if TYPE_CHECKING:
     from ingle.models.hub import RepoListing
 
+_MAX_DESCRIPTION_BYTES: Final = 1 << 27  # the largest tokenizers of 2026 take some 40 MB
 _SHARD: Final = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -28,16 +31,32 @@ def fetch(listing: RepoListing, *, progress: Progress | None = None, force: bool
     """
     from ingle.models import hub
 
-    described = hub.download(listing, _described(listing), progress=progress, force=force)
-    if not described:
-        raise ModelNotFound(
-            f"{listing.repo_id} holds safetensors but no config.json",
-            "It is no language model by itself; look for one with GGUF in its name.",
-        )
-    folder = described[0].parent
+    paths = hub.download(listing, _described(listing), progress=progress, force=force)
+    folder = paths[0].parent
     check(folder)
     hub.download(listing, weight_names(folder), progress=progress, force=force)
     return folder
+
+
+@contextmanager
+def described(listing: RepoListing) -> Iterator[Path]:
+    """A folder with config and tokenizer for as long as the ``with`` lasts: enough to check a conversion or to plan for
+    it. Nothing is kept. Raises ModelNotFound, BadModelFile (absurdly large), StoreError, and as ``hub.read_range``."""
+    from ingle.models import hub
+
+    names = _described(listing)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ingle-") as root:
+            folder = Path(root, hub_cache.repo_folder(listing.repo_id).name, "snapshots", listing.commit)
+            folder.mkdir(parents=True)
+            for name in names:
+                size_bytes = listing.file(name).size_bytes
+                if size_bytes > _MAX_DESCRIPTION_BYTES:
+                    raise BadModelFile(f"{listing.repo_id}/{name} is absurdly large", "Look for another repository.")
+                (folder / name).write_bytes(hub.read_range(listing, name, 0, size_bytes))
+            yield folder
+    except OSError as error:
+        raise store_error(error, f"write to {tempfile.gettempdir()}", "TMPDIR") from None
 
 
 def files(listing: RepoListing) -> list[str]:
@@ -64,4 +83,9 @@ def cached(repo_id: str, revision: str | None = None) -> Path | None:
 
 def _described(listing: RepoListing) -> Sequence[str]:
     names = {file.name for file in listing.files}
-    return [name for name in (*FILES_TO_CHECK, INDEX) if name in names] if "config.json" in names else []
+    if "config.json" not in names:
+        raise ModelNotFound(
+            f"{listing.repo_id} holds safetensors but no config.json",
+            "It is no language model by itself; look for one with GGUF in its name.",
+        )
+    return [name for name in (*FILES_TO_CHECK, INDEX) if name in names]

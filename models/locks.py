@@ -12,8 +12,16 @@ from ingle.models.progress import Progress
 
 
 @contextmanager
-def locked(path: Path, progress: Progress, *, mode: int = 0o600, home: str = "XDG_CACHE_HOME") -> Iterator[None]:
-    """Hold the lock file `path`; says so when it has to wait. `home`: the variable that moves it elsewhere.
+def locked(
+    path: Path,
+    progress: Progress,
+    *,
+    doing: str = "downloading",
+    mode: int = 0o600,
+    home: str = "XDG_CACHE_HOME",
+) -> Iterator[None]:
+    """Hold the lock file `path`; says so when it has to wait for another that is `doing` the same. `home`: the variable
+    that moves it elsewhere.
 
     Raises StoreError where it cannot be made, or the file system has no locks.
     """
@@ -24,7 +32,7 @@ def locked(path: Path, progress: Progress, *, mode: int = 0o600, home: str = "XD
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            progress.note("another process is downloading this model: waiting for it")
+            progress.note(f"another process is {doing} this model: waiting for it")
             lock.acquire()
     except OSError as error:
         raise store_error(error, f"lock {path}", home) from None

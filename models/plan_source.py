@@ -6,14 +6,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Final
 
-from ingle.models import hub, hub_model, quants
-from ingle.models.errors import ModelNotFound, UnsupportedModel
+from ingle.models import convert, hub, hub_model, hub_safetensors, quants
+from ingle.models.errors import ModelNotFound
 from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.hub_model import Selection
 from ingle.models.hub_places import is_offline
 from ingle.models.progress import Progress
+from ingle.models.pypi import WheelSource
 from ingle.models.remote_header import RemoteFile, read_remote_model_info
-from ingle.models.resolve import look_up, resolve, understand
+from ingle.models.resolve import Target, holds_safetensors, look_up, resolve, safetensors_here, understand
+
+_CONVERTED: Final = "these are the needs of what its safetensors will be converted to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +42,33 @@ class FoundHeader:
     note: str | None = None
 
 
-def find_header(text: str | None, *, offline: bool = False, progress: Progress | None = None) -> FoundHeader:
-    """The header of what `text` means. Of a model on the hub that is not here, some megabytes are read, and no more.
+def find_header(
+    text: str | None, revision: str | None = None, *, offline: bool = False, progress: Progress | None = None
+) -> FoundHeader:
+    """The header of what `text` means. Of a model on the hub that is not here, some megabytes are read, and no more;
+    safetensors are not converted. `revision` is for models on the hub.
 
     Raises as ``resolve`` does, and BadModelFile, UnsupportedModel.
     """
     target = understand(text)
     if not isinstance(target.where, hub_model.HubName):
-        return _here(text, progress)
-    if offline or is_offline() or hub_model.cached(target.where) is not None:
-        return _here(text, progress)
-    selection = look_up(target, progress=progress)
+        return _beside_the_hub(target, text)
+    path = hub_model.cached(target.where, revision, progress=progress)
+    if path is not None:
+        return _read(target, path)
+    folder = safetensors_here(target, revision)
+    if folder is not None:
+        return _safetensors(target, folder, is_here=True)
+    if offline or is_offline():
+        raise hub_model.not_here(target.where)
+    return _on_the_hub(target, look_up(target, revision, progress=progress))
+
+
+def _on_the_hub(target: Target, selection: Selection) -> FoundHeader:
     listing, choice = selection.listing, selection.choice
     if choice is None:
-        raise UnsupportedModel(
-            f"{listing.repo_id} holds safetensors, whose needs are those of the GGUF made from them",
-            "Plan for that file, or for the same model with GGUF in its name.",
-        )
+        with hub_safetensors.described(listing) as folder:
+            return _safetensors(target, folder, is_here=False)
     files = [
         RemoteFile(file.name, file.size_bytes, partial(hub.read_range, listing, file.name)) for file in selection.files
     ]
@@ -69,7 +85,37 @@ def find_header(text: str | None, *, offline: bool = False, progress: Progress |
     )
 
 
-def _here(text: str | None, progress: Progress | None) -> FoundHeader:
-    ref = resolve(text, offline=True, progress=progress)
-    info = read_model_info(ref.path)
-    return FoundHeader(ref.name, info, True, info.file_type)
+def _beside_the_hub(target: Target, text: str | None) -> FoundHeader:
+    """Of a file, a folder of safetensors, or a package that has been downloaded."""
+    if isinstance(target.where, Path) and holds_safetensors(target.where):
+        return _safetensors(target, target.where, is_here=True)
+    try:
+        path = resolve(text, offline=True, converts=False).path
+    except ModelNotFound:
+        if not isinstance(target.where, WheelSource):
+            raise
+        raise ModelNotFound(
+            f"{target.name} is not on this machine, and a package cannot be looked into from elsewhere",
+            f"`ingle pull {target.typed}` fetches it, then plan for it.",
+        ) from None
+    return _read(target, path)
+
+
+def _read(target: Target, path: Path) -> FoundHeader:
+    info = read_model_info(path)
+    return FoundHeader(target.name, info, True, info.file_type)
+
+
+def _safetensors(target: Target, folder: Path, *, is_here: bool) -> FoundHeader:
+    """The header of what those in `folder` (their description is enough) were converted to, or would be."""
+    outtype = hub_model.converted_type(target.where) if isinstance(target.where, hub_model.HubName) else None
+    path = convert.kept(folder, outtype or "auto") if is_here else None
+    if path is not None:
+        return _read(target, path)
+    seen = convert.preview(folder, outtype)
+
+    def read(start: int, length: int) -> bytes:
+        return seen.header[start : start + length].ljust(length, b"\0")
+
+    info = read_remote_model_info([RemoteFile(f"{seen.name}.gguf", seen.size_bytes, read)])
+    return FoundHeader(target.name, info, is_here, info.file_type, (), _CONVERTED)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingle.models import hub_layout
+from ingle.models import convert, hub_layout
 from ingle.models.errors import store_error
+from ingle.models.hub_cache import FOLDER_PREFIX
 from ingle.models.store import Place, Shelf, StoredModel, own_folders, shown
 
 
@@ -59,10 +60,11 @@ def steps(model: StoredModel, shelf: Shelf) -> Removal:
             freed_here, reason = _freed(blob)
             freed += freed_here
             kept += [reason] if reason else []
-        for leftover in hub_layout.leftovers(blob) if repo is not None else ():
+        for leftover in hub_layout.leftovers(blob) if repo is not None else convert.companions(path):
             if leftover != path:
                 paths.append(leftover)
                 freed += _freed(leftover)[0]
+        kept += _source_stays(path)
     return Removal(tuple(dict.fromkeys(paths)), freed, tuple(dict.fromkeys(kept)))
 
 
@@ -97,6 +99,16 @@ def _bytes_of(
     return file.blob, file.blob == path or file.blob.parent == repo.folder / "blobs", others
 
 
+def _source_stays(path: Path) -> list[str]:
+    """Where the safetensors lie that a converted model was made from: they may take more than it did."""
+    made_from = convert.source_of(path)
+    if made_from is None or not made_from[1].is_dir():
+        return []
+    repo_id = convert.repository_of(made_from[1])
+    where = f"; `hf cache rm model/{repo_id}` deletes them" if repo_id else ""
+    return [f"the safetensors it was made from stay, in {shown(made_from[1])}{where}"]
+
+
 def _freed(path: Path) -> tuple[int, str | None]:
     """Bytes that deleting `path` gives back, and why not all of them."""
     try:
@@ -110,4 +122,4 @@ def _freed(path: Path) -> tuple[int, str | None]:
 
 def _repo_folder(path: Path) -> Path:
     """The ``models--…`` folder that a file of the hub's cache lies in."""
-    return next(parent for parent in path.parents if parent.name.startswith("models--"))
+    return next(parent for parent in path.parents if parent.name.startswith(FOLDER_PREFIX))

@@ -49,11 +49,21 @@ class Target:
     where: Path | HubName | pypi.WheelSource
     entry: catalog.CatalogEntry | None = None
 
+    @property
+    def typed(self) -> str:
+        """What to type for it."""
+        if isinstance(self.where, Path):
+            return str(self.where) if self.where.is_absolute() else f"./{self.where}"
+        return f"pypi:{self.name}" if self.origin == "pypi" else self.name
 
-def resolve(text: str | None, *, offline: bool = False, progress: Progress | None = None) -> ModelRef:
+
+def resolve(
+    text: str | None, *, offline: bool = False, converts: bool = True, progress: Progress | None = None
+) -> ModelRef:
     """The model meant by `text`; None: ``INGLE_MODEL``, else the default alias.
 
-    The file exists but has not been looked into (read_model_info does). Downloads unless `offline`.
+    The file exists but has not been looked into (read_model_info does). Downloads unless `offline`, and converts
+    safetensors unless not `converts`: then what has not been converted yet is ModelNotFound.
     Raises ModelNotFound, NotAuthorised, DownloadFailed, StoreError, BadModelFile.
     """
     target = understand(text)
@@ -61,8 +71,8 @@ def resolve(text: str | None, *, offline: bool = False, progress: Progress | Non
         path = pypi.fetch(target.where, offline=offline, progress=progress)
         return ModelRef(path, target.name, target.origin)
     if isinstance(target.where, Path):
-        if _holds_safetensors(target.where):
-            return from_safetensors(target.where, target, progress=progress)
+        if holds_safetensors(target.where):
+            return from_safetensors(target.where, target, converts=converts, progress=progress)
         return ModelRef(target.where, target.name, target.origin)
     from ingle.models import hub_model
 
@@ -71,7 +81,7 @@ def resolve(text: str | None, *, offline: bool = False, progress: Progress | Non
         return ModelRef(path_or_none, target.name, target.origin)
     here = safetensors_here(target)
     if here is not None:
-        return from_safetensors(here, target, progress=progress)
+        return from_safetensors(here, target, converts=converts, progress=progress)
     if offline or is_offline():
         raise hub_model.not_here(target.where)
     selection = look_up(target, progress=progress)
@@ -123,10 +133,15 @@ def look_up(target: Target, revision: str | None = None, *, progress: Progress |
 
 
 def from_safetensors(
-    source: Path | RepoListing, target: Target, *, progress: Progress | None = None, force: bool = False
+    source: Path | RepoListing,
+    target: Target,
+    *,
+    converts: bool = True,
+    progress: Progress | None = None,
+    force: bool = False,
 ) -> ModelRef:
     """A model whose weights are safetensors, in a folder or a repo: fetched, converted, kept. Raises UnsupportedModel,
-    NoSuchQuant, and as ``hub.download`` does."""
+    NoSuchQuant, ModelNotFound (what is not `converts`-ed and not there yet), and as ``hub.download`` does."""
     from ingle.models import convert
 
     outtype: convert.OutType | None = None
@@ -140,6 +155,16 @@ def from_safetensors(
         if not isinstance(source, Path):
             source = hub_safetensors.fetch(source, progress=progress, force=force)
     assert isinstance(source, Path)
+    if not converts:
+        import shlex
+
+        kept = convert.kept(source, outtype or "auto")
+        if kept is None:
+            raise ModelNotFound(
+                f"{target.name} holds safetensors that have not been converted yet",
+                f"`ingle pull {shlex.quote(target.typed)}` converts them.",
+            )
+        return ModelRef(kept, target.name, target.origin)
     path = convert.converted(source, outtype or "auto", name=name, progress=progress)
     return ModelRef(path, target.name, target.origin)
 
@@ -156,7 +181,8 @@ def safetensors_here(target: Target, revision: str | None = None) -> Path | None
     return hub_safetensors.cached(target.where.repo_id, revision)
 
 
-def _holds_safetensors(path: Path) -> bool:
+def holds_safetensors(path: Path) -> bool:
+    """Whether `path` is a folder that is meant as a model for the conversion, whole or not."""
     return path.is_dir() and (any(path.glob("*.safetensors")) or (path / "config.json").is_file())
 
 

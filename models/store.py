@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from ingle.models import catalog, hub_layout, hub_model, pypi, quants, resolve
+from ingle.models import catalog, convert, hub_cache, hub_layout, hub_model, pypi, quants, resolve
 from ingle.models.errors import ModelNotFound
 from ingle.models.hub_places import hub_cache_dir
 from ingle.models.places import cache_dir, models_dir
@@ -137,7 +137,8 @@ def card_licence(model: StoredModel) -> str | None:
 
 
 def _own(group: list[Path]) -> StoredModel:
-    return _model(_alias(group[0]) or _pypi_name(group[0]) or shown(group[0]), Place.OURS, group)
+    path = group[0]
+    return _model(_alias(path) or _pypi_name(path) or _converted_name(path) or shown(path), Place.OURS, group)
 
 
 def _alias(path: Path) -> str | None:
@@ -166,6 +167,20 @@ def _pypi_name(path: Path) -> str | None:
             if source.folder == path.parent and pypi.stored(source) == path:
                 return f"pypi:{spec}"
     return None
+
+
+def _converted_name(path: Path) -> str | None:
+    """What was converted to `path`: ``user/repo`` or its folder, where naming that still means this file."""
+    made_from = convert.source_of(path)
+    if made_from is None:
+        return None
+    outtype, directory = made_from
+    repo_id = convert.repository_of(directory)
+    if repo_id is None:
+        return shown(directory) if outtype == "auto" and directory.is_dir() else None
+    if hub_cache.commit_of(repo_id) != directory.name:
+        return None
+    return repo_id if outtype == "auto" else f"{repo_id}:{outtype.upper()}"
 
 
 def _of_repo(repo: hub_layout.Repo) -> list[StoredModel]:

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from ingle.models.convert.plan import FILES_TO_CHECK
-from ingle.models.convert.tensor_files import INDEX, weight_files
-from ingle.models.errors import StoreError, store_error
+from ingle.models.errors import store_error
+from ingle.models.locks import locked
 from ingle.models.places import cache_dir, ensure_private_dir
 from ingle.models.progress import Progress, Silent
 
+_SOURCE: Final = "source"
 _VERSION: Final = 1  # of the conversion: raise it when its results change
 
 
@@ -44,14 +43,40 @@ def converted(
 ) -> Path:
     """The GGUF of the model in `directory`, converted first when it is not there. `name` is for people and for the
     file's name. Raises UnsupportedModel, BadModelFile, ModelNotFound, StoreError."""
-    folder = converted_dir() / _key(directory, outtype)
-    path = _whole(folder)
+    path = kept(directory, outtype)
     if path is not None:
         return path
+    folder = converted_dir() / _key(directory, outtype)
     report = progress or Silent()
     ensure_private_dir(folder)
-    with _locked(folder, report):
-        return _whole(folder) or _convert(directory, folder, outtype, name, report)
+    with locked(_lock(folder), report, doing="converting"):
+        try:
+            return _whole(folder) or _convert(directory, folder, outtype, name, report)
+        finally:
+            with suppress(OSError):
+                folder.rmdir()  # which it refuses unless nothing came of it
+
+
+def kept(directory: Path, outtype: Literal["auto", "f32", "f16", "bf16"] = "auto") -> Path | None:
+    """What `converted` would return at once; None: it would have to convert first. Raises as `converted` does."""
+    return _whole(converted_dir() / _key(directory, outtype))
+
+
+def source_of(path: Path) -> tuple[str, Path] | None:
+    """The type asked for and the directory that the converted model at `path` was made from; None for any other."""
+    if path.parent.parent != converted_dir():
+        return None
+    with suppress(OSError, UnicodeDecodeError):
+        outtype, _, directory = (path.parent / _SOURCE).read_text(encoding="utf-8").partition(" ")
+        return outtype, Path(directory)
+    return None
+
+
+def companions(path: Path) -> list[Path]:
+    """What is kept beside the converted model at `path` and means nothing without it."""
+    if path.parent.parent != converted_dir():
+        return []
+    return [path.parent / _SOURCE, *path.parent.glob(".*.part"), _lock(path.parent)]
 
 
 def _convert(
@@ -68,8 +93,8 @@ def _convert(
     path = convert(directory, folder, outtype, name=name, progress=progress)
     source = f"{outtype} {directory.resolve()}"
     try:
-        (folder / "source").write_text(source, encoding="utf-8")
-        (folder / "source").chmod(0o600)
+        (folder / _SOURCE).write_text(source, encoding="utf-8")
+        (folder / _SOURCE).chmod(0o600)
     except OSError as error:
         raise store_error(error, f"write to {folder}") from None
     _remove_former(folder, source)
@@ -78,6 +103,9 @@ def _convert(
 
 def _key(directory: Path, outtype: str) -> str:
     """Hash over the files that make up the model. Raises ModelNotFound when weights are missing."""
+    from ingle.models.convert.plan import FILES_TO_CHECK  # here: lists ask `source_of`, and this takes 50 ms
+    from ingle.models.convert.tensor_files import INDEX, weight_files
+
     files = [directory / name for name in (*FILES_TO_CHECK, INDEX)] + weight_files(directory)
     digest = hashlib.sha256(f"{_VERSION}\n{outtype}\n{directory.resolve()}\n".encode())
     for path in files:
@@ -97,32 +125,14 @@ def _whole(folder: Path) -> Path | None:
 
 def _remove_former(folder: Path, source: str) -> None:
     """Remove conversions of `source` as it was before it changed."""
-    for other in converted_dir().glob("*/source"):
+    for other in converted_dir().glob(f"*/{_SOURCE}"):
         try:
             if other.parent != folder and other.read_text(encoding="utf-8") == source:
                 shutil.rmtree(other.parent, ignore_errors=True)
-                other.parent.with_name(other.parent.name + ".lock").unlink(missing_ok=True)
+                _lock(other.parent).unlink(missing_ok=True)
         except (OSError, UnicodeDecodeError):
             continue  # another process is removing it
 
 
-@contextmanager
-def _locked(folder: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of `folder` between processes; says so when it has to wait. The lock dies with its process."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder.with_name(folder.name + ".lock"), mode=0o600)
-    try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            progress.note("another process is converting this model: waiting for it")
-            lock.acquire()
-    except OSError as error:
-        raise store_error(error, f"lock {folder}") from None
-    except NotImplementedError:
-        raise StoreError(f"{folder} is on a file system without locks", "Point XDG_CACHE_HOME at another.") from None
-    try:
-        yield
-    finally:
-        lock.release()
+def _lock(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".lock")

@@ -113,7 +113,7 @@ def _write(
         descriptor, text = tempfile.mkstemp(prefix=f".{out.stem}-", suffix=".part", dir=out.parent)  # 0600
         part = Path(text)
         os.close(descriptor)
-        _write_header(plan, planned, part, outtype, name)
+        write_header(plan, planned, part, outtype, name)
         progress.start(total, f"converting {name} to {outtype}")
         try:
             with part.open("ab") as file:
@@ -140,11 +140,17 @@ def _write(
     return out
 
 
+def padded(num_bytes: int) -> int:
+    """`num_bytes` and what is added to begin the next part of the file at a multiple of its alignment."""
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
 def _pad(file: IO[bytes]) -> None:
-    file.write(bytes(-file.tell() % _ALIGNMENT))
+    file.write(bytes(padded(file.tell()) - file.tell()))
 
 
-def _write_header(plan: ConversionPlan, planned: list[PlannedTensor], path: Path, outtype: OutType, name: str) -> None:
+def write_header(plan: ConversionPlan, planned: list[PlannedTensor], path: Path, outtype: OutType, name: str) -> None:
+    """All that stands before the tensors' bytes. Raises OSError."""
     import gguf
     import numpy as np
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from ingle.cli.complete import model_names
-from ingle.cli.listing import listing, parameters
+from ingle.cli.listing import Row, listing, parameters, table
 from ingle.cli.settings import used_path
 from ingle.models import last_used
+from ingle.models.header_summary import Summary
+from ingle.models.store import Place, StoredModel
 from tests.cli.shelf_of import Machine
 from tests.cli.shelf_of import machine as make_machine
 from tests.models.gguf_bytes import tiny_model
@@ -141,3 +143,24 @@ def test_no_model_no_hub_library_and_no_llama_cpp_is_loaded(machine: Machine) ->
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "\x1b" not in done.stdout
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_lines() -> None:
+    def row(name: str, problem: str | None = None) -> Row:
+        stored = StoredModel(name, Place.OURS, (Path(name),), 1_000_000, problem=problem)
+        return Row(stored, Summary("llama", None, None, "apache-2.0", "Q4_0", 135_000_000, 8192), None)
+
+    rows = [row("acme/tiny:Q4_0"), row("/a/folder/with/a/name/of/many/letters.incomplete", "unfinished")]
+    whole = table(rows, None)
+    assert whole[0].split() == [
+        *["NAME", "SIZE", "QUANT", "PARAMETERS", "CONTEXT", "ARCHITECTURE", "LICENCE", "LAST", "USED"]
+    ]
+    assert whole[1].split() == ["acme/tiny:Q4_0", "1", "MB", "Q4_0", "135M", "8192", "llama", "apache-2.0", "-"]
+    assert whole[0].startswith("NAME            SIZE  "), "what is unusable makes no column wider"
+    assert whole[2].endswith("letters.incomplete  1 MB  unusable: unfinished")
+    for width in range(40, 110):
+        lines = table(rows, width)
+        assert max(len(line) for line in lines[:2]) < width
+        assert lines[1].startswith("acme/tiny:Q4_0  1 MB")
+        assert set(lines[0].split()) <= set(whole[0].split())
+    assert table(rows, 200) == whole

@@ -260,3 +260,22 @@ def test_a_dry_run_of_a_folder_writes_nothing(ingle: Ingle, tmp_path: Path) -> N
     said = json.loads(out)
     assert (code, said["path"], said["files"][0]["name"]) == (0, None, "model.safetensors"), err
     assert not (tmp_path / "cache" / "ingle" / "converted").exists()
+
+
+@pytest.mark.parametrize("command", [["pull"], ["plan"], ["show"], ["run", "hi", "-m"]])
+def test_a_path_that_is_no_model(ingle: Ingle, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "letter.txt").write_text("Dear GGUF")
+    for name, message in (("empty", "is a folder, not a GGUF file"), ("letter.txt", "not a GGUF")):
+        code, out, err = ingle(*command, str(tmp_path / name))
+        assert (code, out, len(err)) == (76, "", 2)
+        assert message in err[0]
+        assert err[1].startswith("hint: ")
+
+
+def test_a_plan_for_a_folder_that_lacks_its_config_says_what_a_pull_says(ingle: Ingle, tmp_path: Path) -> None:
+    (write_directory(tmp_path / "Little") / "config.json").unlink()
+    pulled, planned = (ingle(command, str(tmp_path / "Little")) for command in ("pull", "plan"))
+    assert pulled == planned
+    assert pulled[0] == 66
+    assert pulled[2][0].startswith("error: there is no config.json in ")

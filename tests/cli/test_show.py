@@ -12,11 +12,13 @@ import pytest
 
 from ingle.cli.errors import InputProblem, UsageProblem
 from ingle.cli.show import show
+from ingle.models.convert import kept
 from ingle.models.errors import BadModelFile, ModelNotFound
 from tests import tiny_models
 from tests.cli.shelf_of import Machine
 from tests.cli.shelf_of import machine as make_machine
 from tests.models.gguf_bytes import tiny_model
+from tests.models.hf_directory import write_directory
 
 
 @pytest.fixture
@@ -184,3 +186,17 @@ def test_through_the_door(machine: Machine) -> None:
         "error: smollm2 is not on this machine",
         "hint: `ingle pull smollm2` fetches it",
     ]
+
+
+@pytest.mark.parametrize("command", [["show"], ["rm", "--yes"]])
+def test_to_be_asked_about_converts_no_safetensors(machine: Machine, command: list[str]) -> None:
+    directory = write_directory(machine.root / "Little-1M")
+    words = [sys.executable, "-m", "ingle.cli.start", *command, "./Little-1M"]
+    done = subprocess.run(words, cwd=machine.root, env=dict(os.environ), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (66, "")
+    assert done.stderr.splitlines() == [
+        "error: Little-1M holds safetensors that have not been converted yet",
+        "hint: `ingle pull ./Little-1M` converts them.",
+    ]
+    assert not (machine.ours / "converted").exists()
+    assert kept(directory) is None

@@ -13,6 +13,7 @@ import pytest
 
 from ingle.models.convert import convert, converted
 from ingle.models.convert.cache import converted_dir
+from ingle.models.errors import BadModelFile
 from ingle.models.gguf_info import read_model_info
 from tests.models.hf_directory import CONFIG, weights, write_directory
 
@@ -172,3 +173,12 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _MEASURE, str(directory), str(tmp_path / "model.gguf"), "f16"]
     measured = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(measured.stdout) * 1024 <= 3 * largest + 200e6
+
+
+def test_a_conversion_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "model")
+    weights_file = directory / "model.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:-1])
+    with pytest.raises(BadModelFile, match="ends within the tensor"):
+        converted(directory)
+    assert [path for path in converted_dir().iterdir() if path.is_dir()] == []

@@ -1,6 +1,8 @@
 # The hub's protocol, with huggingface_hub's real client, against a server of ours.
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ingle.models import hub
@@ -239,3 +241,57 @@ def test_a_piece_from_a_server_without_ranges(fake_hub: FakeHub, tiny: RepoListi
     fake_hub.faults += [Fault("cdn", cut_after=10), Fault("cdn", status=500), Fault("cdn", no_ranges=True)]
     assert hub.read_range(tiny, "tiny-Q8_0.gguf", 1000, 50) == DATA[1000:1050]
     assert waited == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("token", ["hf_\u00e9cret", "hf_se\x01cret", "hf_se cret"])
+def test_a_token_that_cannot_be_one_is_said_and_not_shown(
+    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    from huggingface_hub import constants
+
+    fake_hub.repos["acme/tiny"] = Repo({"a.gguf": b"a"})
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", os.devnull)
+    with pytest.raises(NotAuthorised, match="characters that no token has") as caught:
+        hub.list_repo("acme/tiny")
+    assert "cret" not in f"{caught.value.message} {caught.value.hint}"
+    assert fake_hub.log == []
+
+
+def test_a_password_in_the_endpoint_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:pa55@127.0.0.1:1")
+    with pytest.raises(NoNetwork, match=r"cannot reach http://127\.0\.0\.1:1: ") as caught:
+        hub.list_repo("acme/tiny")
+    assert "pa55" not in f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("where", ["info", "tree"])
+def test_an_answer_without_end_is_not_read(
+    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, where: str, status: int
+) -> None:
+    monkeypatch.setattr(hub, "_MAX_ANSWER_BYTES", 10_000)
+    fake_hub.repos["acme/tiny"] = Repo({"a.gguf": b"a"})
+    fake_hub.faults.append(Fault(where, status=status, body=b" " * 10_001))
+    with pytest.raises(HubUnavailable, match="answers with more than"):
+        hub.list_repo("acme/tiny")
+
+
+def test_a_refusal_without_end_is_not_read(
+    fake_hub: FakeHub, tiny: hub.RepoListing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_MAX_ANSWER_BYTES", 10_000)
+    fake_hub.faults.append(Fault("cdn", status=403, body=b" " * 10_001))
+    with pytest.raises(HubUnavailable, match="answers with more than"):
+        hub.download(tiny, ["tiny-Q8_0.gguf"])
+
+
+def test_the_token_stays_with_the_hub_when_files_lie_elsewhere(fake_hub: FakeHub, tiny: hub.RepoListing) -> None:
+    elsewhere = fake_hub.endpoint.replace("127.0.0.1", "localhost")
+    location = {"Location": f"{elsewhere}/cdn/{tiny.file('tiny-Q8_0.gguf').sha256}"}
+    fake_hub.faults.append(Fault("resolve", status=302, headers=location))
+    hub.download(tiny, ["tiny-Q8_0.gguf"])
+    assert [request.token for request in fake_hub.requests("resolve")] == ["Bearer hf_test"]
+    assert [request.token for request in fake_hub.requests("cdn")] == [None]

@@ -16,15 +16,20 @@ def partial_of(listing: RepoListing, data: bytes = DATA) -> Path:
     return hub_cache.repo_folder(listing.repo_id) / "blobs" / f"{sha256(data)}.incomplete"
 
 
-def test_a_download_lands_where_huggingface_hub_looks(fake_hub: FakeHub, tiny: RepoListing) -> None:
+def in_library(name: str) -> Path | None:
+    """Where huggingface_hub itself finds a file of acme/tiny in the cache."""
     from huggingface_hub import try_to_load_from_cache
 
+    found = try_to_load_from_cache("acme/tiny", name, cache_dir=hub_cache.hub_cache_dir())
+    return Path(found) if isinstance(found, str) else None
+
+
+def test_a_download_lands_where_huggingface_hub_looks(fake_hub: FakeHub, tiny: RepoListing) -> None:
     recorder = Recorder()
     paths = hub.download(tiny, ["tiny-Q8_0.gguf", "README.md"], progress=recorder)
     assert [path.read_bytes() for path in paths] == [DATA, b"# Tiny\n"]
     for path, name in zip(paths, ("tiny-Q8_0.gguf", "README.md"), strict=True):
-        assert try_to_load_from_cache("acme/tiny", name, cache_dir=hub_cache.hub_cache_dir()) == str(path)
-        assert hub.cached_file("acme/tiny", name) == path
+        assert in_library(name) == path
     blobs = hub_cache.repo_folder("acme/tiny") / "blobs"
     assert {path.name for path in blobs.iterdir()} == {sha256(DATA), git_id(b"# Tiny\n")}
     assert [(phase[0], phase[-1]) for phase in recorder.phases] == [(0, 512_000), (0, 7)]
@@ -48,7 +53,7 @@ def test_the_same_bytes_in_a_new_commit_are_only_linked(fake_hub: FakeHub, tiny:
     assert first != second
     assert first.resolve() == second.resolve()
     assert len(fake_hub.ranges()) == 1
-    assert hub.cached_file("acme/tiny", "tiny-Q8_0.gguf") == second
+    assert in_library("tiny-Q8_0.gguf") == second
 
 
 def test_a_cut_connection_goes_on_where_it_ended(fake_hub: FakeHub, tiny: RepoListing, waited: list[float]) -> None:
@@ -81,7 +86,7 @@ def test_patience_ends_and_what_came_is_kept(fake_hub: FakeHub, tiny: RepoListin
     assert waited == [1.0, 2.0, 4.0, 8.0]
     assert partial_of(tiny).read_bytes() == DATA[:100_000]
     assert hub.missing_bytes(tiny, ["tiny-Q8_0.gguf"]) == 412_000
-    assert hub.cached_file("acme/tiny", "tiny-Q8_0.gguf") is None
+    assert in_library("tiny-Q8_0.gguf") is None
     recorder = Recorder()
     (path,) = hub.download(tiny, ["tiny-Q8_0.gguf"], progress=recorder)
     assert path.read_bytes() == DATA
@@ -104,7 +109,7 @@ def test_wrong_bytes_never_become_a_file(fake_hub: FakeHub, tiny: RepoListing) -
     with pytest.raises(DownloadFailed, match=r"tiny-Q8_0\.gguf failed verification"):
         hub.download(tiny, ["tiny-Q8_0.gguf"])
     assert not partial_of(tiny).exists()
-    assert hub.cached_file("acme/tiny", "tiny-Q8_0.gguf") is None
+    assert in_library("tiny-Q8_0.gguf") is None
     assert hub_cache.commit_of("acme/tiny") is None
 
 
@@ -149,7 +154,7 @@ def test_a_new_version_that_breaks_off_does_not_hide_the_old(fake_hub: FakeHub, 
     fake_hub.faults += [Fault("cdn", cut_after=1000), Fault("cdn", cut_after=0, times=9)]
     with pytest.raises(NoNetwork):
         hub.download(hub.list_repo("acme/tiny"), ["tiny-Q8_0.gguf"])
-    assert hub.cached_file("acme/tiny", "tiny-Q8_0.gguf") == old
+    assert in_library("tiny-Q8_0.gguf") == old
 
 
 def test_an_interrupt_keeps_what_came(fake_hub: FakeHub, tiny: RepoListing) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from ingle.models import hub_layout, removal
+from ingle.models.convert import converted
+from ingle.models.convert.cache import converted_dir
 from ingle.models.gguf_info import read_model_info
 from ingle.models.places import models_dir
-from ingle.models.store import Shelf, StoredModel, shelf
+from ingle.models.store import Place, Shelf, StoredModel, shelf
+from tests.models.hf_directory import write_directory
 from tests.models.hub_cache import MODEL, OTHER, HubRepo, names, only, put, split
 
 
@@ -188,3 +191,35 @@ def test_the_layout_is_what_the_library_reads(repo: HubRepo, hub_folder: Path) -
     assert [file.file_name for r in scanned.repos for v in r.revisions for file in v.files] == ["tiny-F16.gguf"]
     (ours,) = hub_layout.repos(hub_folder)
     assert [file.name for file in ours.files] == ["tiny-F16.gguf"]
+
+
+def test_a_converted_model_goes_with_all_that_was_kept_for_it(tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "Little-1M")
+    path = converted(directory)
+    (path.parent / ".Little-x.part").write_bytes(b"of a conversion that was killed")
+    found = shelf()
+    (model,) = found.models
+    assert (model.name, model.place) == (str(directory), Place.OURS)
+    assert found.find(str(directory)) == [model]
+    steps = removal.steps(model, found)
+    assert steps.kept == (f"the safetensors it was made from stay, in {directory}",)
+    removal.remove(model, steps)
+    assert list(converted_dir().iterdir()) == []
+    assert (directory / "model.safetensors").is_file()
+
+
+def test_a_converted_repo_is_called_what_it_is_called_on_the_hub(hub_folder: Path) -> None:
+    commit = "a" * 40
+    folder = hub_folder / "models--acme--hf"
+    directory = write_directory(folder / "snapshots" / commit)
+    converted(directory, "f32")
+    (unnamed,) = shelf().models
+    assert unnamed.name.endswith("-F32.gguf"), "what `main` means is not known, so that its name would mislead"
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    found = shelf()
+    (model,) = found.models
+    assert model.name == "acme/hf:F32"
+    assert removal.steps(model, found).kept == (
+        f"the safetensors it was made from stay, in {directory}; `hf cache rm model/acme/hf` deletes them",
+    )
