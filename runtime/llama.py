@@ -126,11 +126,15 @@ def devices() -> tuple[str, ...]:
 class LlamaModel:
     """A loaded model and its vocabulary (llama_model_load_from_file). Read-only; several contexts may share it."""
 
-    def __init__(self, path: Path, num_gpu_layers: int) -> None:
-        """Load `path`, a file whose header has been checked, so many layers of it on the GPU. Raises `ModelLoadError`
-        with llama.cpp's reason."""
+    def __init__(self, path: Path, num_gpu_layers: int, *, plain: bool = False) -> None:
+        """Load `path`, a file whose header has been checked, so many layers of it on the GPU. `plain`: weights lie in
+        memory of our own just as in the file, not mapped and not repacked, so that a graph watcher finds them and may
+        change them. Raises `ModelLoadError` with llama.cpp's reason."""
         params = lib.llama_model_default_params()
         params.n_gpu_layers = num_gpu_layers
+        if plain:
+            params.use_extra_bufts = False
+            params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         clear_log()
         self._handle = lib.llama_model_load_from_file(str(path).encode(), params)
         if not self._handle:
@@ -200,6 +204,12 @@ class LlamaModel:
             if count >= 0:
                 return buffer.raw[:count].decode("utf-8", "replace")
             size = -count
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, where the vocabulary has one (llama_vocab_bos)."""
+        token = int(lib.llama_vocab_bos(self._vocab))
+        return token if token >= 0 else None
 
     def is_eog(self, token: int) -> bool:
         """Whether `token` ends a generation: EOS, EOT and the like."""
