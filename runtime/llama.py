@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,40 @@ def devices() -> tuple[str, ...]:
     ggml.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
     count = ggml.ggml_backend_dev_count()
     return tuple(ggml.ggml_backend_dev_description(ggml.ggml_backend_dev_get(i)).decode() for i in range(count))
+
+
+def quantize_model(
+    source: Path,
+    out: Path,
+    file_type: int,
+    *,
+    imatrix: Mapping[str, Sequence[float]] | None = None,
+    tensor_types: Sequence[tuple[str, int]] = (),
+    allow_requantize: bool = False,
+    num_threads: int = 0,
+    dry_run: bool = False,
+) -> None:
+    """llama.cpp's own quantizer (llama_model_quantize), to compare ours with. `file_type` is a llama_ftype;
+    `tensor_types` are (regular expression, ggml type). A dry run only logs. Raises `EngineError` with llama.cpp's
+    reason."""
+    params = lib.llama_model_quantize_default_params()
+    params.nthread = num_threads
+    params.ftype = file_type
+    params.allow_requantize = allow_requantize
+    params.dry_run = dry_run
+    rows = [(name.encode(), (ctypes.c_float * len(data))(*data), len(data)) for name, data in (imatrix or {}).items()]
+    entries = (lib.llama_model_imatrix_data * (len(rows) + 1))()  # the last one, all zeros, is the end
+    for entry, (name, data, size) in zip(entries, rows, strict=False):
+        entry.name, entry.data, entry.size = name, data, size
+    if imatrix is not None:
+        params.imatrix = entries
+    overrides = (lib.llama_model_tensor_override * (len(tensor_types) + 1))()
+    for override, (pattern, kind) in zip(overrides, tensor_types, strict=False):
+        override.pattern, override.type = pattern.encode(), kind
+    params.tt_overrides = overrides
+    clear_log()
+    if lib.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params)):
+        raise EngineError(f"{source.name}: {last_error()}")
 
 
 class LlamaModel:
