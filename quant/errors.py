@@ -6,6 +6,9 @@
 
     QuantError
     ├── BadRecipe    an unknown type, a pattern that matches nothing, a budget that cannot be met
+    ├── BadActivations  calibration met NaN or infinity
+    ├── BadText      a text that nothing can be measured on: too short, or not text
+    ├── DifferentVocabulary  two models that cannot be compared
     ├── BadWeights   a weight that is NaN, infinite or too large, rows that no type divides
     └── BadImatrix   an importance matrix that is damaged, or belongs to another model
 
@@ -36,3 +39,15 @@ class BadWeights(QuantError):
 
 class BadImatrix(QuantError):
     """The importance matrix cannot be read or does not fit the model."""
+
+
+class BadActivations(QuantError):
+    """Calibration met numbers that are not finite."""
+
+
+class BadText(QuantError):
+    """A text that nothing can be measured on: too short, or not readable."""
+
+
+class DifferentVocabulary(QuantError):
+    """Two models whose tokens are not the same cannot be compared."""
