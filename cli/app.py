@@ -213,6 +213,43 @@ def chat_command(
     return lambda output, signals: chat(flags, output, signals)
 
 
+@app.command("eval")
+def eval_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias, pypi:PACKAGE, or path to a .gguf file.")],
+    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="The text to score the model on.")],
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="REF", help="The model it was made from: how far is it from that?")
+    ] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option("--chunks", metavar="N", min=1, help="Score only the first N chunks of 512 tokens."),
+    ] = None,
+    json: options.Json = False,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = None,
+    flash_attn: options.FlashAttn = None,
+    offline: options.Offline = None,
+    quiet: options.Quiet = None,
+) -> Job:
+    """Perplexity on a text of yours; with --against also KL divergence and how often the likeliest token is the same.
+
+    Chunks of 512 tokens, the second half of each scored, as llama-perplexity does. Both models run side by side, and
+    nothing is written to disk.
+    """
+    from ingle.cli.eval import EvalFlags, evaluate_command
+
+    flags = EvalFlags(
+        model=model,
+        text=text,
+        against=against,
+        chunks=chunks,
+        json=json,
+        quiet=quiet,
+        opening=ModelFlags(threads=threads, gpu_layers=gpu_layers, flash_attn=flash_attn, offline=offline),
+    )
+    return lambda output, _signals: evaluate_command(flags, output)
+
+
 app.add_typer(cache.app)
 
 

@@ -83,6 +83,9 @@ _CODES: dict[str, int] = {
     "ingle.runtime.errors.QueueFull": TRY_AGAIN,
     "ingle.runtime.errors.InvalidRequest": USAGE,
     "ingle.runtime.errors.EngineError": FAILURE,
+    "ingle.quant.errors.BadText": BAD_FILE,
+    "ingle.quant.errors.BadActivations": BAD_FILE,
+    "ingle.quant.errors.DifferentVocabulary": USAGE,
     "builtins.MemoryError": TRY_AGAIN,
     "builtins.KeyboardInterrupt": INTERRUPTED,
 }

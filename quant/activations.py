@@ -264,7 +264,7 @@ def context_config(config: EngineConfig | None, num_rows: int, num_seqs: int = 1
     """A configuration for a bare context that computes `num_rows` rows at once: `num_seqs` sequences, no cache."""
     given = config or EngineConfig()
     return EngineConfig(
-        n_batch=num_rows,
+        n_batch=max(num_rows, num_seqs + 1),  # llama.cpp wants room for a row of every slot
         max_num_seqs=num_seqs,
         max_cached_chains=0,
         num_threads=given.num_threads,

@@ -32,8 +32,8 @@ from ingle.runtime.config import EngineConfig
 Tokens = npt.NDArray[np.int32]
 
 DEFAULT_TOKENS: Final = 16_384
-CONTINUATION_TOKENS: Final = 256
-_NUM_TOGETHER: Final = 36
+CONTINUATION_TOKENS: Final = 160
+_NUM_TOGETHER: Final = 16
 _TEMPERATURE: Final = 0.8
 _FORMAT: Final = 1
 _MAX_ROUNDS: Final = 64
@@ -191,7 +191,7 @@ def _write_round(
     settings = EngineConfig(
         n_ctx=longest,
         kv_tokens=_NUM_TOGETHER * longest,
-        initial_kv_tokens=_NUM_TOGETHER * longest,
+        initial_kv_tokens=_NUM_TOGETHER * (CONTINUATION_TOKENS + 32),
         max_num_seqs=_NUM_TOGETHER,
         max_cached_chains=0,
         num_threads=given.num_threads,

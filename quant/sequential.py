@@ -148,10 +148,10 @@ def _decode(
         model, num_cells, config, num_outputs=int(wanted.sum()), unified=False, watch=watch.callback
     )
     try:
-        context.tokens[:] = tokens
-        context.positions[:] = np.arange(num_rows) % length
-        context.slots[:] = np.arange(num_rows) // length
-        context.wanted[:] = wanted
+        context.tokens[:num_rows] = tokens
+        context.positions[:num_rows] = np.arange(num_rows) % length
+        context.slots[:num_rows] = np.arange(num_rows) // length
+        context.wanted[:num_rows] = wanted
         code = context.decode(num_rows, interruptible=False)
         watch.check()
         if code:

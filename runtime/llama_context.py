@@ -53,7 +53,7 @@ class LlamaContext:
     ) -> None:
         """Allocate `num_cells` cells, shared by all slots; where not `unified`, an equal share for each slot.
 
-        `num_outputs`: the most rows of one decode whose logits may be wanted (None: one a slot). `watch`: a callback
+        `num_outputs`: the most rows of one decode whose logits may be wanted, at least one a slot. `watch`: a callback
         of graph_watch.py, called while graphs are computed. Raises `OutOfMemory` when llama.cpp gets no memory for the
         cells, `EngineError` when it refuses for another reason. While `interrupt` is set, interruptible decodes are
         cut short.
@@ -62,7 +62,7 @@ class LlamaContext:
         params.n_ctx = num_cells
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = config.num_slots
-        params.n_outputs_max = num_outputs or config.num_slots
+        params.n_outputs_max = max(num_outputs or 0, config.num_slots)
         params.n_threads = params.n_threads_batch = config.threads()
         params.flash_attn_type = {None: -1, False: 0, True: 1}[config.flash_attn]
         params.type_k = GGML_TYPES[config.type_k]
