@@ -23,7 +23,22 @@ Bytes = npt.NDArray[np.uint8]
 TYPES: Final = frozenset(BY_TYPE)
 DAMPING: Final = 0.01
 """Of the mean diagonal of the Gram matrix, added to the diagonal."""
+MAX_ROW_SIZE: Final = 4.0
 _PANEL: Final = 32  # columns whose updates stay among themselves until the panel is done
+
+
+def gram_of(rows: Floats, counts: Floats) -> Floats:
+    """XᵀX of input rows [n, cols], each as often as `counts` [n] says, none larger than MAX_ROW_SIZE times the middle.
+
+    The first tokens of a text carry activations hundreds of times larger than the rest. Left as they are, they would be
+    all that the weights are fitted to; left out, nothing would keep the weights from ruining them, and attention
+    rests on them.
+    """
+    sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    limit = MAX_ROW_SIZE * float(np.median(sizes))
+    factors = np.sqrt(counts) * np.minimum(1, limit / np.maximum(sizes, limit)) if limit > 0 else np.sqrt(counts)
+    rows = rows * factors[:, None].astype(np.float32)
+    return np.asarray(rows.T @ rows)
 
 
 def factor(gram: Floats, damping: float = DAMPING) -> Floats:

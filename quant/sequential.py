@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ingle.models.ggml_types import BY_ID
 from ingle.quant import ggml
-from ingle.quant.activations import NUM_SKIPPED, Activations, Tokens, context_config
+from ingle.quant.activations import Activations, Tokens, context_config
 from ingle.quant.errors import BadActivations
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import EngineError
@@ -32,8 +32,11 @@ from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.loading import gpu_layers_to_ask
 
 Floats = npt.NDArray[np.float32]
-Replace = Callable[[tuple[str, ...], Floats], Mapping[str, Floats]]
-"""Names of the weights that read an input, and its rows [n, cols] → their values as they will be."""
+Replace = Callable[[tuple[str, ...], Floats, Floats], Mapping[str, Floats]]
+"""Names of the weights that read an input, its rows [n, cols], what each row counts [n] → values as they will be."""
+
+FIRST_ROW_COUNTS: Final = 32.0
+"""The first token of a text, as against any other: every later token attends to it, and it is like no other."""
 
 MAX_LOGITS_BYTES: Final = 256 << 20
 """The last layer goes on only with rows whose logits are wanted, and those take memory."""
@@ -72,14 +75,14 @@ class _Walker:
         readers: Mapping[str, tuple[str, ...]],
         weights: Mapping[str, TensorRef],
         replace: Replace,
-        kept: npt.NDArray[np.bool_],
+        counts: tuple[Floats, Floats],
         progress: Callable[[int, int], None],
     ) -> None:
         self._readers = readers
         self._left = set(readers)
         self._weights = weights
         self._replace = replace
-        self._kept = kept  # of all rows: those not at the start of a chunk
+        self._counts = counts  # of all rows, and of those whose logits are wanted
         self._progress = progress
 
     def wants(self, node: Node) -> bool:
@@ -90,11 +93,10 @@ class _Walker:
         self._left.discard(name)
         rows = node.output.read()
         rows = rows.reshape(-1, rows.shape[-1])
-        if len(rows) == len(self._kept):
-            rows = rows[self._kept]
         if not np.isfinite(rows).all():
             raise BadActivations(f"what arrives at {self._readers[name][0]} is not finite", None)
-        for weight, values in self._replace(self._readers[name], rows).items():
+        counts = self._counts[0] if len(rows) == len(self._counts[0]) else self._counts[1]
+        for weight, values in self._replace(self._readers[name], rows, counts).items():
             target = self._weights[weight]
             flat = np.ascontiguousarray(values.reshape(-1, values.shape[-1]), np.float32)
             target.write(ggml.quantize(flat, BY_ID[target.type_id].name))
@@ -123,12 +125,11 @@ def walk(
         stack.callback(model.close)
         finder = _Finder()
         _decode(model, chunks[0][:1], 1, context_config(config, 1), Watch(finder), np.ones(1, np.bool_))
-        position = np.arange(num_rows) % length
-        kept = position >= NUM_SKIPPED
         num_outputs = max(1, min(num_rows, MAX_LOGITS_BYTES // (4 * model.num_vocab)))
-        wanted = np.zeros(num_rows, np.bool_)
+        counts = np.where(np.arange(num_rows) % length == 0, np.float32(FIRST_ROW_COUNTS), np.float32(1))
+        wanted = counts > 1
         wanted[np.linspace(0, num_rows - 1, num_outputs, dtype=np.int64)] = True
-        walker = _Walker(readers, finder.weights, replace, kept, progress)
+        walker = _Walker(readers, finder.weights, replace, (counts, counts[wanted]), progress)
         _decode(model, np.concatenate(chunks), len(chunks), settings, Watch(walker), wanted)
 
 

@@ -111,7 +111,7 @@ def test_the_end_of_a_text_is_dropped() -> None:
 
 def test_a_walk_that_changes_nothing_sees_what_capture_saw(qwen3: Path, captured: Activations) -> None:
     seen: dict[tuple[str, ...], np.ndarray] = {}  # type: ignore[type-arg]
-    walk(qwen3, chunks_of(3), by_node(captured), lambda names, rows: seen.update({names: rows}) or {})
+    walk(qwen3, chunks_of(3), by_node(captured), lambda names, rows, _: seen.update({names: rows}) or {})
     assert list(seen)[:2] == [
         ("blk.0.attn_q.weight", "blk.0.attn_v.weight", "blk.0.attn_k.weight"),
         ("blk.0.attn_output.weight",),
@@ -127,7 +127,7 @@ def test_later_layers_see_what_earlier_ones_have_become(qwen3: Path, captured: A
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(qwen3).tensors}
     seen: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
 
-    def replace(names: tuple[str, ...], rows: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    def replace(names: tuple[str, ...], rows: np.ndarray, _: object) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
         seen.update(dict.fromkeys(names, rows))
         return {n: -3 * tensors[n] for n in names if n in ("blk.0.attn_v.weight", "blk.0.ffn_up.weight")}
 
@@ -144,7 +144,7 @@ _CHANGED = ("blk.0.attn_v.weight", "blk.0.ffn_up.weight")
 
 
 def test_what_goes_wrong_inside_a_walk_comes_out(qwen3: Path, captured: Activations) -> None:
-    def fail(_names: tuple[str, ...], _rows: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    def fail(_names: tuple[str, ...], _rows: np.ndarray, _: object) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
