@@ -218,7 +218,8 @@ def eval_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias, pypi:PACKAGE, or path to a .gguf file.")],
     text: Annotated[Path, typer.Option("--text", metavar="FILE", help="The text to score the model on.")],
     against: Annotated[
-        str | None, typer.Option("--against", metavar="REF", help="The model it was made from: how far is it from that?")
+        str | None,
+        typer.Option("--against", metavar="REF", help="What it was made from: how far is it from that?"),
     ] = None,
     chunks: Annotated[
         int | None,

@@ -44,6 +44,10 @@ exit code is 1 at the end.
 `ingle cache verify --json` `version`, `num_good`, `num_removed` and `num_bytes` (of the good ones);
 `ingle cache clear --json` `version`, `num_pages` and `num_bytes`.
 
+`ingle eval --json` prints `version`, `model`, `num_chunks`, `chunk_tokens`, `num_scored_tokens`, `perplexity`,
+`perplexity_error` (one standard error) and `against`: null, or `model`, `perplexity`, `perplexity_error` of the reference
+and `mean_kl`, `mean_kl_interval` (95 %), `kl_99`, `max_kl` (nats), `same_top` (a share).
+
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501
 

@@ -68,7 +68,7 @@ def scales_for(mean_abs: Floats, alpha: float) -> Floats:
         return np.ones_like(mean_abs)
     scales = np.maximum(mean_abs, used.min()).astype(np.float64) ** alpha
     scales = np.maximum(scales, scales.max() / MAX_RATIO)
-    return (scales / np.sqrt(scales.max() * scales.min())).astype(np.float32)
+    return np.asarray(scales / np.sqrt(scales.max() * scales.min()), np.float32)
 
 
 def search(
@@ -107,6 +107,7 @@ def _thinned(linear: Linear) -> Linear:
 
 
 def _error(linear: Linear, scales: Floats, output_error: OutputError) -> float:
-    scaled = linear.weight * scales
-    data = ggml.quantize(scaled, linear.type, linear.mean_squares / np.square(scales))
-    return output_error((ggml.dequantize(data, linear.type, scaled.shape) - scaled) / scales)
+    scaled = np.asarray(linear.weight * scales, np.float32)
+    importances = np.asarray(linear.mean_squares / np.square(scales), np.float32)
+    data = ggml.quantize(scaled, linear.type, importances)
+    return output_error(np.asarray((ggml.dequantize(data, linear.type, scaled.shape) - scaled) / scales, np.float32))

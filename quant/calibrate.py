@@ -2,10 +2,10 @@
 # This file may not know what is measured on it. Generation goes through the engine as any other does.
 """Calibration tokens.
 
-``from_file``: a text, or JSON lines of conversations rendered with the model's own template. ``self_written``: the model
-continues our seeds (seeds.py), all of them together, at temperature 0.8 with fixed seeds of the sampler: text as it
-meets in use, of every kind, and no download. What it wrote is kept by model under the cache folder, one file for each
-round through the seeds, so that an interrupted run goes on with the next round.
+``from_file``: a text, or JSON lines of conversations rendered with the model's own template. ``self_written``: the
+model continues our seeds (seeds.py), all of them together, at temperature 0.8 with fixed seeds of the sampler:
+text as it meets in use, of every kind, and no download. What it wrote is kept by model under the cache
+folder, one file for each round through the seeds, so that an interrupted run goes on with the next round.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Calibration:
         return hashlib.sha256(np.ascontiguousarray(self.tokens, "<i4").tobytes()).hexdigest()
 
 
-# -- the user's text -----------------------------------------------------------------------------------------------------
+# -- the user's text ---------------------------------------------------------------------------------------------------
 
 
 def from_file(path: Path, model: Path, *, max_tokens: int | None = DEFAULT_TOKENS) -> Calibration:
@@ -108,7 +108,7 @@ def _tokenize(model: Path, parts: Sequence[str], *, with_bos: bool, parse_specia
         handle.close()
 
 
-# -- text the model writes itself ------------------------------------------------------------------------------------------
+# -- text the model writes itself --------------------------------------------------------------------------------------
 
 
 def self_written(
@@ -130,10 +130,7 @@ def self_written(
         path = folder / f"round-{round_number}.json"
         written = _read_round(path)
         if written is None:
-            done = len(found)
-            written = _write_round(
-                model, info, round_number, config, lambda more, done=done: progress(done + more, num_tokens)
-            )
+            written = _write_round(model, info, round_number, config, _Shifted(progress, len(found), num_tokens))
             _save_round(path, written)
         found += written
         round_number += 1
@@ -141,6 +138,18 @@ def self_written(
             raise BadText(f"the model wrote {len(found)} tokens in {_MAX_ROUNDS} rounds", "give a text with --calib")
     progress(num_tokens, num_tokens)
     return Calibration(np.array(found[:num_tokens], np.int32), "written by the model itself")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shifted:
+    """Progress of one round as progress of them all."""
+
+    progress: Callable[[int, int], None]
+    num_before: int
+    num_wanted: int
+
+    def __call__(self, num_tokens: int) -> None:
+        self.progress(min(self.num_before + num_tokens, self.num_wanted), self.num_wanted)
 
 
 def model_digest(info: ModelInfo) -> str:

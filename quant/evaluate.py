@@ -136,9 +136,7 @@ def evaluate(
             tops.append(rows.same_top)
         progress(len(chunks), len(chunks))
     divergence = _divergence(kls, tops, theirs) if kls else None
-    return Evaluation(
-        _perplexity(own), divergence, len(chunks), chunk_tokens, tuple(float(kl.mean()) for kl in kls)
-    )
+    return Evaluation(_perplexity(own), divergence, len(chunks), chunk_tokens, tuple(float(kl.mean()) for kl in kls))
 
 
 def _chunks(model: LlamaModel, info: ModelInfo, text: str, chunk_tokens: int) -> list[Tokens]:
@@ -168,7 +166,7 @@ def check_same_vocabulary(one: ModelInfo, other: ModelInfo) -> None:
         )
 
 
-# -- arithmetic ----------------------------------------------------------------------------------------------------------
+# -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +221,7 @@ def _perplexity(nlls: Sequence[Doubles]) -> Perplexity:
     return Perplexity(value, spread * value, len(nll))
 
 
-def _divergence(
-    kls: Sequence[Doubles], tops: Sequence[npt.NDArray[np.bool_]], theirs: Sequence[Doubles]
-) -> Divergence:
+def _divergence(kls: Sequence[Doubles], tops: Sequence[npt.NDArray[np.bool_]], theirs: Sequence[Doubles]) -> Divergence:
     kl = np.concatenate(kls)
     low, high = interval(np.array([part.mean() for part in kls]))
     return Divergence(

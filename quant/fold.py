@@ -29,9 +29,10 @@ class TensorScale:
     def apply(self, values: Floats) -> Floats:
         """values [..., rows, cols], or [n] for a vector → the same, scaled."""
         if self.columns is not None:
-            values = values * self.columns
+            values = np.multiply(values, self.columns, dtype=np.float32)
         if self.rows is not None:
-            values = values * (self.rows if values.ndim == 1 else self.rows[:, None])
+            factors = self.rows if values.ndim == 1 else self.rows[:, None]
+            values = np.multiply(values, factors, dtype=np.float32)
         return values
 
     def rows_part(self, start: int, end: int) -> TensorScale:
@@ -41,7 +42,9 @@ class TensorScale:
     def importances(self, mean_squares: Floats) -> Floats:
         """Mean squares of the inputs [..., cols] as they are once these columns have been scaled: an importance
         matrix for the scaled weights."""
-        return mean_squares if self.columns is None else mean_squares / np.square(self.columns)
+        if self.columns is None:
+            return mean_squares
+        return np.asarray(mean_squares / np.square(self.columns), np.float32)
 
 
 NO_SCALE = TensorScale()

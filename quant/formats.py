@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from ingle.models.ggml_types import BY_NAME
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
-Codes = npt.NDArray[np.uint8]
+Codes = npt.NDArray[Any]  # uint8; numpy's stubs say signed wherever a Python int takes part
 
 _IQ4_LEVELS: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # kvalues_iq4nl
 
@@ -77,8 +77,8 @@ class Format:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             wanted = np.where(steps == 0, np.float32(0), (values - offsets) / steps)
         if self.is_linear:
-            return np.clip(np.rint(wanted - self.levels[0]), 0, len(self.levels) - 1).astype(np.uint8)
-        return np.searchsorted((self.levels[1:] + self.levels[:-1]) / 2, wanted).astype(np.uint8)
+            return np.asarray(np.clip(np.rint(wanted - self.levels[0]), 0, len(self.levels) - 1), np.uint8)
+        return np.asarray(np.searchsorted((self.levels[1:] + self.levels[:-1]) / 2, wanted), np.uint8)
 
     @property
     def is_linear(self) -> bool:
@@ -149,7 +149,7 @@ _Q8_0 = Format(
 
 
 def _pairs_of_halves(blocks: Bytes, at: int) -> Codes:
-    """Four times 32 bytes, each low halves for 32 values and high halves for the next 32 (Q4_K, Q5_K): [blocks, 256]."""
+    """Four times 32 bytes, each low halves of 32 values and high halves of the next 32 (Q4_K, Q5_K): [blocks, 256]."""
     packed = blocks[:, at : at + 128].reshape(-1, 4, 1, 32)
     return np.concatenate([packed & 15, packed >> 4], axis=2).reshape(-1, 256)
 
@@ -176,11 +176,11 @@ def _bit_planes(packed: Bytes, num_bits: int) -> Codes:
 
 def _store_planes(planes: Codes, num_bits: int) -> Bytes:
     shifts = np.arange(0, 8, num_bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(planes << shifts[None, :, None], axis=1)
+    return np.asarray(np.bitwise_or.reduce(planes << shifts[None, :, None], axis=1), np.uint8)
 
 
 def _codes_q5k(blocks: Bytes) -> Codes:
-    return _pairs_of_halves(blocks, 48) | _bit_planes(blocks[:, 16:48], 1).reshape(-1, 256) << 4
+    return np.asarray(_pairs_of_halves(blocks, 48) | _bit_planes(blocks[:, 16:48], 1).reshape(-1, 256) << 4)
 
 
 def _store_q5k(blocks: Bytes, codes: Codes) -> None:
@@ -206,7 +206,7 @@ def _scales_q2k(blocks: Bytes) -> tuple[Floats, Floats]:
 
 
 def _codes_q3k(blocks: Bytes) -> Codes:
-    return _two_bits(blocks, 32) | _bit_planes(blocks[:, :32], 1).reshape(-1, 256) << 2
+    return np.asarray(_two_bits(blocks, 32) | _bit_planes(blocks[:, :32], 1).reshape(-1, 256) << 2)
 
 
 def _store_q3k(blocks: Bytes, codes: Codes) -> None:
@@ -225,7 +225,7 @@ def _codes_q6k(blocks: Bytes) -> Codes:
     low = blocks[:, :128].reshape(-1, 2, 1, 64)
     nibbles = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 256)
     high = [_bit_planes(blocks[:, 128 + 32 * half : 160 + 32 * half], 2) for half in (0, 1)]
-    return nibbles | np.concatenate(high, axis=1).reshape(-1, 256) << 4
+    return np.asarray(nibbles | np.concatenate(high, axis=1).reshape(-1, 256) << 4)
 
 
 def _store_q6k(blocks: Bytes, codes: Codes) -> None:
@@ -268,7 +268,9 @@ _FORMATS: Final = (
     _simple("IQ4_NL", _IQ4_LEVELS),
     Format("Q2_K", 16, _linear(0, 4), lambda b: _two_bits(b, 16), _scales_q2k, lambda b, c: _store_two_bits(b, c, 16)),
     Format("Q3_K", 16, _linear(-4, 8), _codes_q3k, _scales_q3k, _store_q3k),
-    Format("Q4_K", 32, _linear(0, 16), lambda b: _pairs_of_halves(b, 16), _scales_k4, lambda b, c: _store_pairs(b, c, 16)),
+    Format(
+        "Q4_K", 32, _linear(0, 16), lambda b: _pairs_of_halves(b, 16), _scales_k4, lambda b, c: _store_pairs(b, c, 16)
+    ),
     Format("Q5_K", 32, _linear(0, 32), _codes_q5k, _scales_k4, _store_q5k),
     Format("Q6_K", 16, _linear(-32, 64), _codes_q6k, _scales_q6k, _store_q6k),
     Format("IQ4_XS", 32, np.array(_IQ4_LEVELS, np.float32), _codes_iq4xs, _scales_iq4xs, _store_iq4xs),

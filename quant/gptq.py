@@ -76,16 +76,15 @@ def quantize(weights: Floats, type_name: str, factor_u: Floats, importances: Flo
     Raises BadWeights as ggml.quantize does.
     """
     kind = BY_TYPE[type_name]
-    num_rows, num_cols = weights.shape
+    num_cols = weights.shape[1]
     width = kind.block_size
-    if importances is None:
-        importances = 1 / np.square(np.diag(factor_u))
+    weighed = np.asarray(1 / np.square(np.diag(factor_u)) if importances is None else importances, np.float32)
     left = np.ascontiguousarray(weights.T)  # [cols, rows]: a column is contiguous
     parts = []
     for start in range(0, num_cols, width):
         end = start + width
         block = np.ascontiguousarray(left[start:end].T)
-        data = ggml.quantize(block, type_name, importances[start:end])
+        data = ggml.quantize(block, type_name, weighed[start:end])
         codes, errors = _choose(kind, left[start:end], kind.unpack(data), factor_u[start:end, start:end])
         parts.append(kind.pack(data, codes))
         if end < num_cols:

@@ -81,7 +81,14 @@ ARCHITECTURES: Final[Mapping[str, tuple[_Kind, ...]]] = {
 }
 """general.architecture → the kinds of group its layers have."""
 
-_ODD_TENSORS: Final = ("attn_gate", "ffn_gate_shexp", "ffn_up_shexp", "ffn_gate_inp_shexp", "attn_sub_norm", "ffn_sub_norm")
+_ODD_TENSORS: Final = (
+    "attn_gate",
+    "ffn_gate_shexp",
+    "ffn_up_shexp",
+    "ffn_gate_inp_shexp",
+    "attn_sub_norm",
+    "ffn_sub_norm",
+)
 """Tensors that read an input of a group, or stand between one and its producer, without being in the table."""
 
 
@@ -103,9 +110,7 @@ def groups_of(info: ModelInfo) -> tuple[Group, ...] | None:
     return tuple(groups)
 
 
-def _group(
-    kind: _Kind, prefix: str, shapes: Mapping[str, Sequence[int]], info: ModelInfo, layer: int
-) -> Group | None:
+def _group(kind: _Kind, prefix: str, shapes: Mapping[str, Sequence[int]], info: ModelInfo, layer: int) -> Group | None:
     linears = tuple(name for part in kind.readers if (name := f"{prefix}{part}.weight") in shapes)
     sources = [part for part in kind.into if f"{prefix}{part}.weight" in shapes]
     if not linears or not sources:

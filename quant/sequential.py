@@ -145,9 +145,7 @@ def _decode(
     num_rows = len(tokens)
     length = num_rows // num_seqs
     num_cells = -(-length // 256) * 256 * config.num_slots
-    context = LlamaContext(
-        model, num_cells, config, num_outputs=int(wanted.sum()), unified=False, watch=watch.callback
-    )
+    context = LlamaContext(model, num_cells, config, num_outputs=int(wanted.sum()), unified=False, watch=watch.callback)
     try:
         context.tokens[:num_rows] = tokens
         context.positions[:num_rows] = np.arange(num_rows) % length

@@ -64,7 +64,7 @@ class TensorRef:
     @property
     def name(self) -> str:
         """Its name; of a copy on a GPU (``CUDA0#blk.0.attn_q.weight#0``), that of the original."""
-        parts = self._tensor.name.decode("utf-8", "replace").split("#")
+        parts: list[str] = self._tensor.name.decode("utf-8", "replace").split("#")
         return parts[1] if len(parts) > 1 else parts[0]
 
     @property

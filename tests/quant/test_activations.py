@@ -106,21 +106,18 @@ def test_the_end_of_a_text_is_dropped() -> None:
     assert [len(chunk) for chunk in cut(range(3), 4)] == [3]
 
 
-# -- the walk ------------------------------------------------------------------------------------------------------------
+# -- the walk ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_walk_that_changes_nothing_sees_what_capture_saw(qwen3: Path, captured: Activations) -> None:
     seen: dict[tuple[str, ...], np.ndarray] = {}  # type: ignore[type-arg]
     walk(qwen3, chunks_of(3), by_node(captured), lambda names, rows, _: seen.update({names: rows}) or {})
-    assert list(seen)[:2] == [
-        ("blk.0.attn_q.weight", "blk.0.attn_v.weight", "blk.0.attn_k.weight"),
-        ("blk.0.attn_output.weight",),
-    ] or sorted(list(seen)[0]) == ["blk.0.attn_k.weight", "blk.0.attn_q.weight", "blk.0.attn_v.weight"]
+    assert sorted(next(iter(seen))) == ["blk.0.attn_k.weight", "blk.0.attn_q.weight", "blk.0.attn_v.weight"]
     assert len(seen) == 9
     for names, rows in seen.items():
         inputs = captured.inputs[names[0]]
-        assert len(rows) == inputs.num_rows
-        np.testing.assert_allclose(np.abs(rows).mean(axis=0), inputs.mean_abs, rtol=1e-3, atol=1e-5)
+        late = np.abs(rows.reshape(3, LENGTH, -1)[:, NUM_SKIPPED:])
+        np.testing.assert_allclose(late.mean(axis=(0, 1)), inputs.mean_abs, rtol=1e-3, atol=1e-5)
 
 
 def test_later_layers_see_what_earlier_ones_have_become(qwen3: Path, captured: Activations) -> None:
@@ -135,8 +132,9 @@ def test_later_layers_see_what_earlier_ones_have_become(qwen3: Path, captured: A
     changed = rewrite(qwen3, qwen3.with_name("changed.gguf"), lambda n, v: -3 * v if n in _CHANGED else v)
     expected = capture(changed, chunks_of(3), weights_of(changed))
     for name, rows in seen.items():
+        late = np.abs(rows.reshape(3, LENGTH, -1)[:, NUM_SKIPPED:])
         np.testing.assert_allclose(
-            np.abs(rows).mean(axis=0), expected.inputs[name].mean_abs, rtol=2e-3, atol=1e-5, err_msg=name
+            late.mean(axis=(0, 1)), expected.inputs[name].mean_abs, rtol=2e-3, atol=1e-5, err_msg=name
         )
 
 

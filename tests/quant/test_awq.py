@@ -50,7 +50,9 @@ def test_columns_that_share_a_scale_get_one() -> None:
 
 def test_both_forms_of_the_error_agree() -> None:
     rows, error = inputs(3)
-    assert awq.OutputError(rows)(error) == pytest.approx(awq.OutputError(rows[:100])(error) + awq.OutputError(rows[100:])(error), rel=1e-4)
+    assert awq.OutputError(rows)(error) == pytest.approx(
+        awq.OutputError(rows[:100])(error) + awq.OutputError(rows[100:])(error), rel=1e-4
+    )
 
 
 def test_scales_have_a_middle_of_one_and_a_bounded_ratio() -> None:

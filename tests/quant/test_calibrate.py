@@ -57,7 +57,11 @@ def test_a_line_that_is_no_conversation_is_named(model: Path, tmp_path: Path, li
 
 
 def test_what_is_no_text_is_refused(model: Path, tmp_path: Path) -> None:
-    for name, data, words in (("a.txt", b"\xff\xfe", "not UTF-8"), ("b.txt", b" \n", "no text"), ("c.jsonl", b"", "no text")):
+    for name, data, words in (
+        ("a.txt", b"\xff\xfe", "not UTF-8"),
+        ("b.txt", b" \n", "no text"),
+        ("c.jsonl", b"", "no text"),
+    ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(BadText, match=words):
             from_file(tmp_path / name, model)

@@ -21,8 +21,10 @@ CHUNK = 32
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
     exact = logits.astype(np.float64)
-    return exact - exact.max(axis=1, keepdims=True) - np.log(
-        np.exp(exact - exact.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
+    return (
+        exact
+        - exact.max(axis=1, keepdims=True)
+        - np.log(np.exp(exact - exact.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
     )
 
 
@@ -80,7 +82,9 @@ def test_a_coarser_model_differs_more(tmp_path: Path) -> None:
     means = []
     for size in (0.01, 0.1):
         rng = np.random.default_rng(11)
-        other = rewrite(path, tmp_path / f"{size}.gguf", lambda _, v, s=size, r=rng: v + s * v.std() * r.normal(size=v.shape))
+        other = rewrite(
+            path, tmp_path / f"{size}.gguf", lambda _, v, s=size, r=rng: v + s * v.std() * r.normal(size=v.shape)
+        )
         found = evaluate(other, TEXT, against=path, chunk_tokens=CHUNK).divergence
         assert found is not None
         assert 0 < found.low <= found.mean_kl <= found.high
