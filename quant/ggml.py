@@ -39,7 +39,7 @@ _CHUNK_VALUES: Final = 1 << 18  # of one call: large enough to forget its cost, 
 class _Traits(ctypes.Structure):
     """struct ggml_type_traits"""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("type_name", ctypes.c_char_p),
         ("blck_size", ctypes.c_int64),
         ("blck_size_interleave", ctypes.c_int64),

@@ -70,7 +70,9 @@ def test_importance_lowers_the_weighted_error(name: str) -> None:
         assert error(weighted) <= error(ggml.quantize(values, name))
 
 
-@pytest.mark.parametrize(("value", "what"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite"), (7e4, "F16")])
+@pytest.mark.parametrize(
+    ("value", "what"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite"), (7e4, "F16")]
+)
 def test_a_value_no_block_can_hold_is_named(value: float, what: str) -> None:
     values = weights()
     values[4, 77] = value
