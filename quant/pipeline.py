@@ -29,6 +29,7 @@ Transform = Callable[[Floats], Floats]
 Encoder = Callable[[Floats, str, Floats | None], Bytes]
 """A tensor, columns last; its type; its importances [experts, cols] → its blocks, uint8, in order."""
 
+_OURS: Final = ("ingle.quantize.", "quantize.imatrix.")  # beginnings of keys
 _SLAB_VALUES: Final = 1 << 23  # 32 MB as float32
 
 
@@ -78,7 +79,10 @@ def quantize(
     metadata = _metadata(source, recipe, treatment)
     specs = [TensorSpec(plan.name, plan.shape, plan.type) for plan in recipe.tensors]
     with GgufWriter(out, metadata, specs) as writer:
-        progress.start(sum(tensor.num_bytes for tensor in source.tensors.values()), f"making {out.name}")
+        progress.start(
+            sum(tensor.num_bytes for tensor in source.tensors.values()),
+            f"quantizing {source.path.name} to {recipe.mix.name}",
+        )
         try:
             done = 0
             for plan in recipe.tensors:
@@ -146,13 +150,13 @@ def _round(plan: TensorPlan, values: Floats, first_row: int, importances: Floats
 
 
 def _metadata(source: Source, recipe: Recipe, treatment: Treatment) -> dict[str, EncodedValue]:
-    metadata = source.metadata()
+    # What earlier quantizations said of themselves is not true of this one.
+    metadata = {key: value for key, value in source.metadata().items() if not key.startswith(_OURS)}
     metadata.pop("general.alignment", None)
     metadata["general.quantization_version"] = gguf_values.number("u32", ggml.QUANTIZATION_VERSION)
     metadata["general.file_type"] = gguf_values.number("u32", recipe.mix.file_type)
     metadata["ingle.quantize.type"] = gguf_values.string(recipe.mix.name)
     overrides = [f"{override.pattern.pattern}={override.type_name}" for override in recipe.overrides]
-    metadata.pop("ingle.quantize.overrides", None)  # of an earlier quantization
     if overrides:
         metadata["ingle.quantize.overrides"] = gguf_values.strings(overrides)
     return metadata | dict(treatment.metadata)

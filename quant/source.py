@@ -74,12 +74,16 @@ class Source:
         found = read_metadata(self.path)
         return {key: value for key, value in found.items() if not key.startswith("split.")}
 
+    @property
+    def coarse_types(self) -> tuple[str, ...]:
+        """Types with fewer bits than are good to begin from, of which the model has some."""
+        return tuple(sorted({t.type for t in self.info.tensors} - GOOD_SOURCES - NOT_FOR_WEIGHTS))
+
     def refuse_if_coarse(self) -> None:
         """Raise BadRecipe when some of the weights have been rounded to a few bits already."""
-        coarse = sorted({t.type for t in self.info.tensors} - GOOD_SOURCES - NOT_FOR_WEIGHTS)
-        if coarse:
+        if self.coarse_types:
             raise BadRecipe(
-                f"{self.path.name} is quantized already ({', '.join(coarse)}): rounding twice costs quality",
+                f"{self.path.name} is quantized already ({', '.join(self.coarse_types)}): rounding twice costs quality",
                 "begin from an F16, BF16, F32 or Q8_0 file, or insist with --allow-requantize",
             )
 
