@@ -238,8 +238,8 @@ def _tell(
     from ingle.cli.stats import size
 
     for one in written:
-        if one.size_bytes > one.source_bytes:
-            output.warn(f"{one.path} is larger ({size(one.size_bytes)}) than its source ({size(one.source_bytes)})")
+        if one.size_bytes >= one.source_bytes:
+            output.warn(f"{one.path} is no smaller than its source: {size(one.size_bytes)}, {size(one.source_bytes)}")
     if as_json:
         files = [_recipe_json(recipe, one.path, one.size_bytes) for recipe, one in zip(recipes, written, strict=True)]
         output.json(_as_json(source, digest, importances, kept, files, is_dry_run=False))

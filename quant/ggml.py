@@ -191,6 +191,9 @@ def _over_rows(one: Callable[[int, int], None], num_rows: int, num_cols: int, nu
         for first, last in ranges:
             one(first, last)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="ingle-quantize") as pool:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="ingle-quantize")
+    try:
         for future in [pool.submit(one, first, last) for first, last in ranges]:
             future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C nothing more is begun

@@ -110,8 +110,12 @@ class Source:
 
     def rows(self, name: str, first: int, last: int) -> Floats:
         """Rows [first, last) as float32 [rows, cols]. Raises BadModelFile, and BadWeights for NaN and infinity."""
+        return self.floats(name, self.raw_rows(name, first, last), first)
+
+    def floats(self, name: str, data: Bytes, first: int) -> Floats:
+        """What `raw_rows` gave, from row `first` on, as float32 [rows, cols]. Raises BadWeights."""
         tensor = self._tensors[name]
-        values = ggml.dequantize(self.raw_rows(name, first, last), tensor.type, (last - first, tensor.shape[0]))
+        values = ggml.dequantize(data, tensor.type, (len(data), tensor.shape[0]))
         try:
             ggml.check_finite(values, None, first)
         except BadWeights as error:

@@ -135,13 +135,13 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert 0 < (tmp_path / "tiny-Q4_0.gguf").stat().st_size - file["num_bytes"] < 20_000
 
 
-def test_a_file_that_grows_is_told(tmp_path: Path) -> None:
+def test_a_file_that_does_not_shrink_is_told(tmp_path: Path) -> None:
     run("q4_0", out=tmp_path / "small.gguf")
     out, err = io.StringIO(), io.StringIO()
     flags = QuantizeFlags(model="./small.gguf", to=("f16",), out=tmp_path / "large.gguf", allow_requantize=True)
     quantize(flags, Output(out, err))
     assert "warning: small.gguf is quantized already: what that has lost stays lost" in err.getvalue()
-    assert f"warning: {tmp_path}/large.gguf is larger (" in err.getvalue()
+    assert f"warning: {tmp_path}/large.gguf is no smaller than its source: " in err.getvalue()
     with pytest.raises(BadRecipe, match="quantized already"):
         quantize(QuantizeFlags(model="./small.gguf", to=("f16",)), Output(out, err))
 

@@ -167,6 +167,7 @@ def test_a_bad_weight_is_named(
     _with(small, name, spoil)
     with pytest.raises(BadWeights, match=rf"{name}: row (255|0), column 5 is {what}"):
         run(small, tmp_path / "out.gguf", "q4_0")
+    assert capfd.readouterr() == ("", "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.gguf"]
 
 
