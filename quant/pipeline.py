@@ -54,13 +54,13 @@ class Written:
 
 
 def check(source: Source, out: Path, recipe: Recipe, treatment: Treatment) -> None:
-    """Raise what `quantize` would raise before it begins: BadRecipe, BadImatrix."""
+    """Raise what `quantize` would raise before it begins: BadRecipe."""
     if source.is_same_file(out):
         raise BadRecipe(f"{out} is the model that is read", "name another file with -o")
     for plan in recipe.tensors:
         if plan.needs_imatrix and plan.name not in treatment.imatrix and plan.name not in treatment.encoders:
             which = "an importance matrix" if not treatment.imatrix else f"importances of {plan.name}"
-            raise BadImatrix(
+            raise BadRecipe(
                 f"{recipe.mix.name} needs {which}: without it the result would be noise", "give one with --imatrix FILE"
             )
 

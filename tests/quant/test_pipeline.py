@@ -14,7 +14,7 @@ import pytest
 from ingle.models.errors import BadModelFile, StoreError
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import ggml, gguf_values, pipeline
-from ingle.quant.errors import BadImatrix, BadRecipe, BadWeights
+from ingle.quant.errors import BadRecipe, BadWeights
 from ingle.quant.pipeline import Treatment, quantize
 from ingle.quant.recipe import choose_types, find_mix, parse_override
 from ingle.quant.source import Source
@@ -188,10 +188,10 @@ def test_the_source_is_never_written_over(small: Path, tmp_path: Path) -> None:
 
 
 def test_missing_importances_are_named(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadImatrix, match="IQ2_XXS needs an importance matrix"):
+    with pytest.raises(BadRecipe, match="IQ2_XXS needs an importance matrix"):
         run(small, tmp_path / "out.gguf", "iq2_xxs")
     some = {"blk.0.attn_q.weight": np.ones((1, 256), np.float32)}
-    with pytest.raises(BadImatrix, match=r"IQ2_XXS needs importances of blk\.0\.attn_k\.weight"):
+    with pytest.raises(BadRecipe, match=r"IQ2_XXS needs importances of blk\.0\.attn_k\.weight"):
         run(small, tmp_path / "out.gguf", "iq2_xxs", Treatment(imatrix=some))
 
 

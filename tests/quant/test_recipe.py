@@ -1,6 +1,7 @@
 # Every mix for every kind of model, against llama.cpp's own choice.
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ingle.models.gguf_info import read_model_info
 from ingle.quant.errors import BadRecipe
 from ingle.quant.mixes import MIXES
 from ingle.quant.recipe import choose_types, find_mix, parse_override
+from tests import tiny_models
 from tests.quant.layouts import Layout, llama_types
 
 LAYOUTS = {
@@ -64,6 +66,15 @@ def test_chooses_as_llama_cpp(name: str, with_imatrix: bool, tmp_path: Path) -> 
         ours = {tensor.name: tensor.type for tensor in recipe.tensors}
         assert ours == llama_types(path, mix.file_type, imatrix), mix.name
         assert [tensor.name for tensor in recipe.tensors] == [tensor.name for tensor in info.tensors]
+
+
+@pytest.mark.parametrize("write", [tiny_models.write_gemma3, tiny_models.write_lfm2, tiny_models.write_mamba])
+def test_other_kinds_of_models(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf")
+    info = read_model_info(path)
+    for name in ("Q4_0", "Q4_K_M", "IQ3_XS", "IQ2_M", "Q8_0", "BF16"):
+        ours = {t.name: t.type for t in choose_types(info, MIXES[name], has_imatrix=True).tensors}
+        assert ours == llama_types(path, MIXES[name].file_type, {"some.weight": [1.0]}), name
 
 
 def test_overrides_as_llama_cpp(tmp_path: Path) -> None:
