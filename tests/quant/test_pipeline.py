@@ -13,6 +13,7 @@ import pytest
 
 from ingle.models.errors import BadModelFile, StoreError
 from ingle.models.gguf_info import read_model_info
+from ingle.models.progress import Silent
 from ingle.quant import ggml, gguf_values, pipeline
 from ingle.quant.errors import BadRecipe, BadWeights
 from ingle.quant.pipeline import Treatment, quantize
@@ -259,6 +260,41 @@ def test_a_full_disk(small: Path, tmp_path: Path) -> None:
     done = child(small, tmp_path / "out.gguf", "full", "q4_0")
     assert done.stderr.startswith(f"StoreError: cannot write {tmp_path}/out.gguf: File too large")
     assert [path.name for path in tmp_path.iterdir()] == ["small.gguf"]
+
+
+def test_an_interrupted_run_leaves_nothing(small: Path, tmp_path: Path) -> None:
+    class Interrupted(Silent):
+        def update(self, done_bytes: int) -> None:
+            assert list(tmp_path.glob(".out.gguf.*.partial"))
+            raise KeyboardInterrupt
+
+    with Source(small) as source, pytest.raises(KeyboardInterrupt):
+        quantize(
+            source,
+            tmp_path / "out.gguf",
+            choose_types(source.info, find_mix("q4_0"), has_imatrix=False),
+            progress=Interrupted(),
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["small.gguf"]
+
+
+def test_progress_only_rises_and_ends_at_the_end(small: Path, tmp_path: Path) -> None:
+    told: list[int] = []
+
+    class Kept(Silent):
+        def start(self, total_bytes: int | None, label: str) -> None:
+            told.append(total_bytes or 0)
+
+        def update(self, done_bytes: int) -> None:
+            told.append(done_bytes)
+
+    with Source(small) as source:
+        recipe = choose_types(source.info, find_mix("q4_0"), has_imatrix=False)
+        written = quantize(source, tmp_path / "out.gguf", recipe, progress=Kept())
+    total, *steps = told
+    assert steps == sorted(steps)
+    assert steps[-1] == total == sum(tensor.num_bytes for tensor in read_model_info(small).tensors)
+    assert written.size_bytes == (tmp_path / "out.gguf").stat().st_size
 
 
 def test_what_a_killed_run_leaves_goes_with_the_next(small: Path, tmp_path: Path) -> None:
