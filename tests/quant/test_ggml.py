@@ -14,7 +14,7 @@ from ingle.quant.errors import BadImatrix, BadWeights
 _WRITTEN = ("BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "F16", "F32", "MXFP4")
 _BLOCKS = tuple(name for name in ggml.WEIGHT_TYPES if BY_NAME[name].block_size > 1)
 # ggml takes seconds to make the tables of these (and passed the tests below when it was given them).
-_SLOW = ("IQ1_S", "IQ1_M", "IQ2_S")
+_SLOW = ("IQ1_S", "IQ1_M", "IQ2_XS", "IQ2_S")
 _QUICK = tuple(name for name in _BLOCKS if name not in _SLOW)
 _HARD = ("IQ2_XXS", "IQ2_XS", "IQ1_S")  # no quantizer without importances
 
