@@ -251,6 +251,66 @@ def eval_command(
     return lambda output, _signals: evaluate_command(flags, output)
 
 
+@app.command("quantize")
+def quantize_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="What is made smaller: F16, BF16, F32 or Q8_0.")],
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="TYPE", help="int8, q4_0, q4_k_m, …: a type or mix of llama.cpp (repeatable)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="PATH", help="File, or folder. Left out: here, the source's name with TYPE."
+        ),
+    ] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option("--imatrix", metavar="FILE", help="Importance matrix (llama.cpp's .gguf or .dat).")
+    ] = None,
+    no_imatrix: Annotated[bool, typer.Option("--no-imatrix", help="Without an importance matrix.")] = False,
+    keep_imatrix: Annotated[
+        bool, typer.Option("--keep-imatrix", help="Write the importance matrix beside the file, as .imatrix.gguf.")
+    ] = False,
+    tensor_types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type", metavar="REGEX=TYPE", help="Another type for tensors of such names (repeatable)."
+        ),
+    ] = None,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Even from a file that has few bits already.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written.")] = False,
+    json: options.Json = False,
+    offline: options.Offline = None,
+    quiet: options.Quiet = None,
+) -> Job:
+    """A smaller file of the same model.
+
+    Which tensor gets which type is llama.cpp's own choice for the TYPE; --tensor-type changes it. The file appears when
+    it is whole.
+    """
+    from ingle.cli.quantize import QuantizeFlags, quantize
+
+    flags = QuantizeFlags(
+        model=model,
+        to=tuple(to or ()),
+        out=out,
+        imatrix=imatrix,
+        no_imatrix=no_imatrix,
+        keep_imatrix=keep_imatrix,
+        tensor_types=tuple(tensor_types or ()),
+        allow_requantize=allow_requantize,
+        force=force,
+        dry_run=dry_run,
+        json=json,
+        offline=offline,
+        quiet=quiet,
+    )
+    return lambda output, _signals: quantize(flags, output)
+
+
 app.add_typer(cache.app)
 
 

@@ -86,6 +86,10 @@ _CODES: dict[str, int] = {
     "ingle.quant.errors.BadText": BAD_FILE,
     "ingle.quant.errors.BadActivations": BAD_FILE,
     "ingle.quant.errors.DifferentVocabulary": USAGE,
+    "ingle.quant.errors.BadRecipe": USAGE,
+    "ingle.quant.errors.BadWeights": BAD_FILE,
+    "ingle.quant.errors.BadImatrix": BAD_FILE,
+    "ingle.quant.errors.QuantError": FAILURE,
     "builtins.MemoryError": TRY_AGAIN,
     "builtins.KeyboardInterrupt": INTERRUPTED,
 }

@@ -39,7 +39,7 @@ _CHUNK_VALUES: Final = 1 << 18  # of one call: large enough to forget its cost, 
 class _Traits(ctypes.Structure):
     """struct ggml_type_traits"""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("type_name", ctypes.c_char_p),
         ("blck_size", ctypes.c_int64),
         ("blck_size_interleave", ctypes.c_int64),
@@ -191,6 +191,9 @@ def _over_rows(one: Callable[[int, int], None], num_rows: int, num_cols: int, nu
         for first, last in ranges:
             one(first, last)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="ingle-quantize") as pool:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="ingle-quantize")
+    try:
         for future in [pool.submit(one, first, last) for first, last in ranges]:
             future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C nothing more is begun

@@ -54,7 +54,10 @@ KEPT_WHOLE_NAMES: Final = frozenset({"position_embd.weight", "token_types.weight
 KEPT: Final = (
     *("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj"),
     *("ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight"),
-    *(f"time_mix_{name}.weight" for name in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2")),
+    *(
+        f"time_mix_{name}.weight"
+        for name in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2")
+    ),
     *(f"time_mix_{name}.weight" for name in ("decay_w1", "decay_w2", "lerp_fused")),
     *("attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd"),
     *(".patch_merger", "a.rvq.codebook", "mm.a.code_embd"),

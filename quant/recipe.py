@@ -43,7 +43,7 @@ _LAYER: Final = re.compile(r"blk\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """``--tensor-type REGEX=TYPE``: tensors whose name `pattern` is found in get `type_name`. The first that fits wins."""
+    """``--tensor-type REGEX=TYPE``: the type of tensors in whose name `pattern` is found. The first that fits wins."""
 
     pattern: re.Pattern[str]
     type_name: str

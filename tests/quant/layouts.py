@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
+import numpy as np
 
 from ingle.runtime import llama
 
@@ -34,7 +35,10 @@ class Layout:
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Shapes with the columns last, as NumPy has them."""
         width, kv = self.width, self.width // self.num_heads * self.num_heads_kv
-        found: dict[str, tuple[int, ...]] = {"token_embd.weight": (self.vocabulary, width), "output_norm.weight": (width,)}
+        found: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (self.vocabulary, width),
+            "output_norm.weight": (width,),
+        }
         if not self.is_tied:
             found["output.weight"] = (self.vocabulary, width)
         for layer in range(self.num_layers):
@@ -72,9 +76,10 @@ class Layout:
             writer.add_expert_used_count(2)
             writer.add_expert_feed_forward_length(self.ffn)
         writer.add_tokenizer_model("llama")
-        writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))] + [
-            f"word{i}" for i in range(self.vocabulary - 259)
-        ])
+        writer.add_token_list(
+            ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
+            + [f"word{i}" for i in range(self.vocabulary - 259)]
+        )
         writer.add_token_scores([0.0] * self.vocabulary)
         kinds = gguf.TokenType
         writer.add_token_types(
@@ -84,10 +89,30 @@ class Layout:
         )
         return writer
 
+    def write(self, path: Path, *, seed: int = 0, dtype: type[np.floating] = np.float32) -> Path:
+        """With random weights, large enough to be told from one another."""
+        generator = np.random.default_rng(seed)
+        writer = self.start(path)
+        for name, shape in self.tensors().items():
+            values = generator.standard_normal(shape).astype(np.float32)
+            writer.add_tensor(name, values.astype(dtype) if len(shape) > 1 else values)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def importances(self, seed: int = 1) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+        """For every matrix of the blocks, float32 [experts, cols]."""
+        generator = np.random.default_rng(seed)
+        return {
+            name: np.exp(generator.standard_normal((shape[0] if len(shape) > 2 else 1, shape[-1]))).astype(np.float32)
+            for name, shape in self.tensors().items()
+            if len(shape) > 1 and name.startswith("blk.")
+        }
+
     def write_hollow(self, path: Path) -> Path:
         """The header, and a hole of the right size."""
-        import numpy as np
-
         writer = self.start(path)
         total = 0
         for name, shape in self.tensors().items():
