@@ -1,4 +1,4 @@
-# From activations to better weights: scales for the groups, then blocks with error feedback. Ties the searches to a model.
+# From activations to better weights: scales for groups, then blocks with error feedback. Ties the searches to a model.
 # This file may not know how files are written; it reads weights through a function, by name.
 """What can be done for a quantized model beside rounding it, each part of its own and each to be kept or left:
 
@@ -81,9 +81,7 @@ def _linears(values: Floats, type_name: str, means: Floats) -> list[awq.Linear]:
 
 def importances(activations: Activations, scales: Mapping[str, TensorScale]) -> dict[str, Floats]:
     """Mean squares by tensor, float32 [experts, cols], of inputs divided by the scales."""
-    return {
-        name: scales.get(name, NO_SCALE).importances(stats.mean()) for name, stats in activations.squares.items()
-    }
+    return {name: scales.get(name, NO_SCALE).importances(stats.mean()) for name, stats in activations.squares.items()}
 
 
 def feed_back(

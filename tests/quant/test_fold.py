@@ -19,18 +19,21 @@ from tests.tiny_models import write_lfm2
 NUM_TOKENS = 32
 
 
-def logits_of(path: Path) -> npt.NDArray[np.float32]:
-    """[tokens, vocab] for a fixed text."""
+def logits_of(path: Path, num_texts: int = 1) -> npt.NDArray[np.float32]:
+    """[tokens, vocab] for fixed texts of random tokens."""
     model = LlamaModel(path, 0)
     context = LlamaContext(model, 256, context_config(None, NUM_TOKENS), num_outputs=NUM_TOKENS)
-    context.tokens[:] = np.random.default_rng(1).integers(3, 300, NUM_TOKENS)
-    context.positions[:] = np.arange(NUM_TOKENS)
-    context.wanted[:] = 1
-    assert context.decode(NUM_TOKENS, interruptible=False) == 0
-    found = context.logits(NUM_TOKENS).copy()
+    rng, found = np.random.default_rng(1), []
+    for _ in range(num_texts):
+        context.clear()
+        context.tokens[:NUM_TOKENS] = rng.integers(3, 300, NUM_TOKENS)
+        context.positions[:NUM_TOKENS] = np.arange(NUM_TOKENS)
+        context.wanted[:NUM_TOKENS] = 1
+        assert context.decode(NUM_TOKENS, interruptible=False) == 0
+        found.append(context.logits(NUM_TOKENS).copy())
     context.close()
     model.close()
-    return found
+    return np.concatenate(found)
 
 
 def mean_kl(reference: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
