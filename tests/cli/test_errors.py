@@ -31,6 +31,9 @@ CODES = {
     "BadRecipe": 2,
     "BadWeights": 76,
     "BadImatrix": 76,
+    "BadText": 76,
+    "BadActivations": 76,
+    "DifferentVocabulary": 2,
 }
 
 CLASSES = [
