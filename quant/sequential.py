@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 Replace = Callable[[tuple[str, ...], Floats, Floats], Mapping[str, Floats]]
 """Names of the weights that read an input, its rows [n, cols], what each row counts [n] → values as they will be."""
 
-FIRST_ROW_COUNTS: Final = 32.0
+FIRST_ROW_COUNTS: Final = 8.0
 """The first token of a text, as against any other: every later token attends to it, and it is like no other."""
 
 MAX_LOGITS_BYTES: Final = 256 << 20

@@ -74,7 +74,7 @@ def test_it_is_the_sequential_definition() -> None:
     kind = BY_TYPE["Q4_0"]
     importances = np.square(rows).mean(axis=0)
     left = weights.astype(np.float64)
-    damped = gram.astype(np.float64) + 0.01 * np.trace(gram) / 64 * np.eye(64)
+    damped = gram.astype(np.float64) + gptq.DAMPING * np.trace(gram) / 64 * np.eye(64)
     expected = np.zeros_like(weights)
     for col in range(64):
         if col % 32 == 0:
