@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from ingle.cli import cache, errors, options
+from ingle.cli import cache, errors, options, quant_commands
 from ingle.cli.bench import commands as bench_commands
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
@@ -282,104 +282,7 @@ def pull_command(
     return lambda output, _signals: pull(flags, output)
 
 
-@app.command("eval")
-def eval_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias, pypi:PACKAGE, or path to a .gguf file.")],
-    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="The text to score the model on.")],
-    against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="REF", help="What it was made from: how far is it from that?"),
-    ] = None,
-    chunks: Annotated[
-        int | None,
-        typer.Option("--chunks", metavar="N", min=1, help="Score only the first N chunks of 512 tokens."),
-    ] = None,
-    json: options.Json = False,
-    threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = None,
-    flash_attn: options.FlashAttn = None,
-    offline: options.Offline = None,
-    quiet: options.Quiet = None,
-) -> Job:
-    """Perplexity on a text of yours; with --against also KL divergence and how often the likeliest token is the same.
-
-    Chunks of 512 tokens, the second half of each scored, as llama-perplexity does. Both models run side by side, and
-    nothing is written to disk.
-    """
-    from ingle.cli.eval import EvalFlags, evaluate_command
-
-    flags = EvalFlags(
-        model=model,
-        text=text,
-        against=against,
-        chunks=chunks,
-        json=json,
-        quiet=quiet,
-        opening=ModelFlags(threads=threads, gpu_layers=gpu_layers, flash_attn=flash_attn, offline=offline),
-    )
-    return lambda output, _signals: evaluate_command(flags, output)
-
-
-@app.command("quantize")
-def quantize_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="What is made smaller: F16, BF16, F32 or Q8_0.")],
-    to: Annotated[
-        list[str] | None,
-        typer.Option("--to", metavar="TYPE", help="int8, q4_0, q4_k_m, …: a type or mix of llama.cpp (repeatable)."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="PATH", help="File, or folder. Left out: here, the source's name with TYPE."
-        ),
-    ] = None,
-    imatrix: Annotated[
-        Path | None, typer.Option("--imatrix", metavar="FILE", help="Importance matrix (llama.cpp's .gguf or .dat).")
-    ] = None,
-    no_imatrix: Annotated[bool, typer.Option("--no-imatrix", help="Without an importance matrix.")] = False,
-    keep_imatrix: Annotated[
-        bool, typer.Option("--keep-imatrix", help="Write the importance matrix beside the file, as .imatrix.gguf.")
-    ] = False,
-    tensor_types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type", metavar="REGEX=TYPE", help="Another type for tensors of such names (repeatable)."
-        ),
-    ] = None,
-    allow_requantize: Annotated[
-        bool, typer.Option("--allow-requantize", help="Even from a file that has few bits already.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written.")] = False,
-    json: options.Json = False,
-    offline: options.Offline = None,
-    quiet: options.Quiet = None,
-) -> Job:
-    """A smaller file of the same model.
-
-    Which tensor gets which type is llama.cpp's own choice for the TYPE; --tensor-type changes it. The file appears when
-    it is whole.
-    """
-    from ingle.cli.quantize import QuantizeFlags, quantize
-
-    flags = QuantizeFlags(
-        model=model,
-        to=tuple(to or ()),
-        out=out,
-        imatrix=imatrix,
-        no_imatrix=no_imatrix,
-        keep_imatrix=keep_imatrix,
-        tensor_types=tuple(tensor_types or ()),
-        allow_requantize=allow_requantize,
-        force=force,
-        dry_run=dry_run,
-        json=json,
-        offline=offline,
-        quiet=quiet,
-    )
-    return lambda output, _signals: quantize(flags, output)
-
-
+quant_commands.add_to(app)
 app.add_typer(cache.app)
 app.add_typer(bench_commands.app)
 

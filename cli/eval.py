@@ -38,7 +38,7 @@ def evaluate_command(flags: EvalFlags, output: Output) -> int:
     """Raises what resolving, loading and scoring raise, each with its reason."""
     settings = settings_file.load()
     output.quiet = bool(settings.pick("quiet", flags.quiet))
-    text = _read(flags.text)
+    text = read_text(flags.text, "--text")
     config = flags.opening.engine_config(settings)
     from ingle.models.resolve import resolve
     from ingle.quant.evaluate import evaluate
@@ -112,12 +112,13 @@ def table(found: Evaluation, model: str, reference: str | None) -> list[str]:
     return [f"{name:<11}{value}" for name, value in rows]
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path, flag: str) -> str:
+    """The file that `flag` names. Raises InputProblem."""
     try:
         return source.decode(path.read_bytes(), str(path))
     except IsADirectoryError:
         raise InputProblem(f"{path} is a folder", "name a file in it") from None
     except FileNotFoundError:
-        raise InputProblem(f"no such file: {path}", "check the path given with --text") from None
+        raise InputProblem(f"no such file: {path}", f"check the path given with {flag}") from None
     except OSError as error:
         raise InputProblem(f"cannot read {path}: {error.strerror}", "check its permissions") from None

@@ -5,7 +5,7 @@
 
     source.Source          a GGUF opened for reading weights
     recipe.choose_types    a mix's name and a model → the type of every tensor, as llama.cpp chooses
-    pipeline.quantize      source, recipe, importances, transforms, encoders → a file, streamed
+    pipeline.quantize      source, recipe, importances, transforms, blocks → a file, streamed
     imatrix_file           llama.cpp's importance matrices
     calibrate              the text a model is calibrated on: a file's, or its own
     activations.capture    that text through the model → what arrives at each weight

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ingle.models.gguf_info import ModelInfo
 from ingle.quant.errors import BadActivations
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import EngineError
@@ -51,6 +52,20 @@ class Rows:
         sizes = np.maximum(np.abs(rows).max(axis=1, keepdims=True, initial=0), np.float32(1e-30))
         self._parts.append((rows / sizes).astype(np.float16))
         self._sizes.append(sizes)
+
+    def packed(self) -> tuple[npt.NDArray[np.float16], Floats]:
+        """As they are kept: [n, cols] between -1 and 1, and sizes [n, 1]."""
+        if not self._parts:
+            return np.zeros((0, 0), np.float16), np.zeros((0, 1), np.float32)
+        return np.concatenate(self._parts), np.concatenate(self._sizes)
+
+    @classmethod
+    def unpacked(cls, parts: npt.NDArray[np.float16], sizes: Floats) -> Rows:
+        """What `packed` gave, as it was."""
+        rows = cls()
+        if len(sizes):
+            rows._parts, rows._sizes = [parts], [sizes]
+        return rows
 
     def all(self) -> Floats:
         """float32 [n, cols]."""
@@ -212,6 +227,14 @@ def cut(tokens: Sequence[int], chunk_tokens: int) -> list[Tokens]:
     array = np.asarray(tokens, np.int32)
     whole = len(array) // chunk_tokens
     return list(array[: whole * chunk_tokens].reshape(whole, chunk_tokens)) if whole else [array]
+
+
+def begin_with_bos(chunks: list[Tokens], info: ModelInfo) -> list[Tokens]:
+    """`chunks` with BOS in place of each first token, where the model adds one: none was ever without it."""
+    bos = info.metadata.get("tokenizer.ggml.bos_token_id")
+    if not info.add_bos or not isinstance(bos, int):
+        return chunks
+    return [np.concatenate([np.array([bos], np.int32), chunk[1:]]) for chunk in chunks]
 
 
 def capture(

@@ -23,17 +23,19 @@ COARSE: Final = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
 FINE_STEP: Final = 0.075
 MAX_RATIO: Final = 1e4
 """Between the largest and the smallest scale: beyond it float16 steps of blocks lose their digits."""
-MAX_ROWS: Final = 384
+MAX_ROWS: Final = 192
 """Rows of each weight that are tried; rows are alike in what they ask of the columns."""
+_PATIENCE: Final = 2  # exponents in a row that are worse than the best before the search ends
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A weight [rows, cols], the type it will have, and the mean squares of its inputs [cols], unscaled."""
+    """A weight [rows, cols], the type it will have, and the mean squares of its inputs [cols], unscaled; None: it will
+    be rounded without importances."""
 
     weight: Floats
     type: str
-    mean_squares: Floats
+    mean_squares: Floats | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,13 @@ def search(
         scales = scales_for(sizes, alpha)[column_of]
         return sum(_error(linear, scales, output_error) for linear in tried)
 
-    errors = {alpha: error_of(alpha) for alpha in COARSE}
-    best = min(errors, key=errors.__getitem__)
+    errors: dict[float, float] = {}
+    best, num_worse = 0.0, 0
+    for alpha in COARSE:
+        errors[alpha] = error_of(alpha)
+        best, num_worse = (alpha, 0) if errors[alpha] <= errors[best] else (best, num_worse + 1)
+        if num_worse == _PATIENCE:
+            break
     for alpha in (best - FINE_STEP, best + FINE_STEP):
         if alpha > 0:
             errors[alpha] = error_of(alpha)
@@ -108,6 +115,8 @@ def _thinned(linear: Linear) -> Linear:
 
 def _error(linear: Linear, scales: Floats, output_error: OutputError) -> float:
     scaled = np.asarray(linear.weight * scales, np.float32)
-    importances = np.asarray(linear.mean_squares / np.square(scales), np.float32)
-    data = ggml.quantize(scaled, linear.type, importances)
-    return output_error(np.asarray((ggml.dequantize(data, linear.type, scaled.shape) - scaled) / scales, np.float32))
+    means = linear.mean_squares
+    importances = None if means is None else np.asarray(means / np.square(scales), np.float32)
+    data = ggml.quantize(scaled, linear.type, importances, num_threads=1)
+    rounded = ggml.dequantize(data, linear.type, scaled.shape, num_threads=1)
+    return output_error(np.asarray((rounded - scaled) / scales, np.float32))

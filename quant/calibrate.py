@@ -26,6 +26,7 @@ from ingle.models.errors import store_error
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.places import cache_dir, ensure_private_dir
 from ingle.quant import seeds
+from ingle.quant.activations import begin_with_bos, cut
 from ingle.quant.errors import BadText
 from ingle.runtime.config import EngineConfig
 
@@ -245,3 +246,34 @@ def _save_round(path: Path, tokens: list[int]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise store_error(error, f"write {path}") from None
+
+
+# -- what is measured on, and what is judged on ------------------------------------------------------------------------
+
+CHUNK_TOKENS: Final = 512
+_LEAST_CHUNKS: Final = 8  # a shorter text is cut into shorter chunks
+_SHORTEST_CHUNK: Final = 16
+_EVERY: Final = 6  # one chunk of so many is held out
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A calibration in chunks of one length: those that statistics are made of, and those that decisions are for."""
+
+    chunks: tuple[Tokens, ...]
+    held_out: tuple[Tokens, ...]
+
+
+def split(calibration: Calibration, info: ModelInfo) -> Split:
+    """Every sixth chunk is held out. Raises BadText for a text of less than 128 tokens."""
+    num_tokens = len(calibration.tokens)
+    length = min(CHUNK_TOKENS, num_tokens // _LEAST_CHUNKS)
+    if length < _SHORTEST_CHUNK:
+        least = _LEAST_CHUNKS * _SHORTEST_CHUNK
+        raise BadText(f"{calibration.origin}: {num_tokens} tokens are too few to calibrate on", f"give {least} or more")
+    chunks = begin_with_bos(cut(calibration.tokens.tolist(), length), info)
+    held_out = [number % _EVERY == _EVERY // 2 for number in range(len(chunks))]
+    return Split(
+        tuple(chunk for chunk, out in zip(chunks, held_out, strict=True) if not out),
+        tuple(chunk for chunk, out in zip(chunks, held_out, strict=True) if out),
+    )

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingle.models.gguf_info import ModelInfo, read_model_info
-from ingle.quant.activations import context_config, cut
+from ingle.quant.activations import begin_with_bos, context_config, cut
 from ingle.quant.errors import BadText, DifferentVocabulary
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.errors import EngineError
@@ -120,23 +120,74 @@ def evaluate(
             reference = _Scorer(against, chunk_tokens, config, stack)
             check_same_vocabulary(model.info, reference.info)
         chunks = _chunks(model.model, model.info, text, chunk_tokens)[:max_chunks]
-        own, theirs = [], []
-        kls, tops = [], []
-        for number, chunk in enumerate(chunks):
-            progress(number, len(chunks))
-            targets = chunk[chunk_tokens // 2 + 1 :]
+        return _score([model], reference, chunks, progress)[0]
+
+
+def evaluate_together(
+    paths: Sequence[Path],
+    chunks: Sequence[Tokens],
+    *,
+    against: Path,
+    config: EngineConfig | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Evaluation]:
+    """Compare all models at `paths` with the one at `against`, which computes each of `chunks` (all of one length) only
+    once. All are open at a time. Raises as `evaluate` does."""
+    chunk_tokens = len(chunks[0])
+    with ExitStack() as stack:
+        reference = _Scorer(against, chunk_tokens, config, stack)
+        models = [_Scorer(path, chunk_tokens, config, stack) for path in paths]
+        for model in models:
+            check_same_vocabulary(model.info, reference.info)
+        return _score(models, reference, chunks, progress)
+
+
+def text_chunks(path: Path, text: str, *, max_chunks: int | None = None) -> list[Tokens]:
+    """`text` as `evaluate` cuts it for the model at `path`; of a long one `max_chunks`, evenly spread.
+
+    Raises BadText.
+    """
+    model = LlamaModel(path, 0)
+    try:
+        chunks = _chunks(model, read_model_info(path), text, CHUNK_TOKENS)
+    finally:
+        model.close()
+    if max_chunks is not None and len(chunks) > max_chunks:
+        chunks = [chunks[i] for i in np.linspace(0, len(chunks) - 1, max_chunks, dtype=np.int64)]
+    return chunks
+
+
+def _score(
+    models: Sequence[_Scorer],
+    reference: _Scorer | None,
+    chunks: Sequence[Tokens],
+    progress: Callable[[int, int], None],
+) -> list[Evaluation]:
+    chunk_tokens = len(chunks[0])
+    found: list[list[Rows]] = [[] for _ in models]
+    own: list[list[Doubles]] = [[] for _ in models]
+    for number, chunk in enumerate(chunks):
+        progress(number, len(chunks))
+        targets = chunk[chunk_tokens // 2 + 1 :]
+        expected = None if reference is None else reference.logits(chunk)
+        for model, rows, nlls in zip(models, found, own, strict=True):
             logits = model.logits(chunk)
-            if reference is None:
-                own.append(-log_likelihoods(logits, targets))
-                continue
-            rows = compare(reference.logits(chunk), logits, targets)
-            own.append(rows.nll)
-            theirs.append(rows.reference_nll)
-            kls.append(rows.kl)
-            tops.append(rows.same_top)
-        progress(len(chunks), len(chunks))
-    divergence = _divergence(kls, tops, theirs) if kls else None
-    return Evaluation(_perplexity(own), divergence, len(chunks), chunk_tokens, tuple(float(kl.mean()) for kl in kls))
+            if expected is None:
+                nlls.append(-log_likelihoods(logits, targets))
+            else:
+                rows.append(compare(expected, logits, targets))
+                nlls.append(rows[-1].nll)
+    progress(len(chunks), len(chunks))
+    return [
+        Evaluation(
+            _perplexity(nlls),
+            _divergence(rows) if rows else None,
+            len(chunks),
+            chunk_tokens,
+            tuple(float(row.kl.mean()) for row in rows),
+        )
+        for rows, nlls in zip(found, own, strict=True)
+    ]
 
 
 def _chunks(model: LlamaModel, info: ModelInfo, text: str, chunk_tokens: int) -> list[Tokens]:
@@ -145,10 +196,7 @@ def _chunks(model: LlamaModel, info: ModelInfo, text: str, chunk_tokens: int) ->
         raise BadText(
             f"the text has {len(tokens)} tokens, and {chunk_tokens} are scored at a time", "give a longer text"
         )
-    chunks = cut(tokens, chunk_tokens)
-    if info.add_bos and (bos := model.bos) is not None:
-        chunks = [np.concatenate([np.array([bos], np.int32), chunk[1:]]) for chunk in chunks]
-    return chunks
+    return begin_with_bos(cut(tokens, chunk_tokens), info)
 
 
 def check_same_vocabulary(one: ModelInfo, other: ModelInfo) -> None:
@@ -221,17 +269,17 @@ def _perplexity(nlls: Sequence[Doubles]) -> Perplexity:
     return Perplexity(value, spread * value, len(nll))
 
 
-def _divergence(kls: Sequence[Doubles], tops: Sequence[npt.NDArray[np.bool_]], theirs: Sequence[Doubles]) -> Divergence:
-    kl = np.concatenate(kls)
-    low, high = interval(np.array([part.mean() for part in kls]))
+def _divergence(rows: Sequence[Rows]) -> Divergence:
+    kl = np.concatenate([row.kl for row in rows])
+    low, high = interval(np.array([row.kl.mean() for row in rows]))
     return Divergence(
         mean_kl=float(kl.mean()),
         low=low,
         high=high,
         kl_99=float(np.quantile(kl, 0.99)),
         max_kl=float(kl.max()),
-        same_top=float(np.concatenate(tops).mean()),
-        reference=_perplexity(theirs),
+        same_top=float(np.concatenate([row.same_top for row in rows]).mean()),
+        reference=_perplexity([row.reference_nll for row in rows]),
     )
 
 

@@ -1,6 +1,7 @@
-# `int4` is not a format but a wish. Which format fulfils it depends on the model's shapes and on this machine.
+# Which of several files to take, from figures. `int4` is such a choice: not a format but a wish, and what fulfils it
+# depends on the model's shapes and on this machine.
 # This file may not know how anything is measured: figures in, a name and a reason out.
-"""``choose_int4``: measured candidates → the one to take, and why in a sentence."""
+"""``choose_among``: measured candidates → the one to take, and why in a sentence."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Figures:
         return PROMPT_TOKENS / self.prompt_tokens_per_s + ANSWER_TOKENS / self.generated_tokens_per_s
 
 
-def choose_int4(figures: Sequence[Figures]) -> tuple[str, str]:
+def choose_among(figures: Sequence[Figures]) -> tuple[str, str]:
     """The most faithful of the candidates that are not much slower than the fastest; its name, and the reason.
 
     Raises BadRecipe when there are none.

@@ -11,7 +11,9 @@ The caller judges by held-out KL which of them a file is written with.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from ingle.models.gguf_info import ModelInfo
 from ingle.quant import awq, ggml, gptq
 from ingle.quant.activations import Activations, Tokens
 from ingle.quant.fold import NO_SCALE, TensorScale, tensor_scales
-from ingle.quant.groups import groups_of
+from ingle.quant.groups import Group, groups_of
 from ingle.quant.sequential import by_node, walk
 from ingle.runtime.config import EngineConfig
 
@@ -31,6 +33,8 @@ Bytes = npt.NDArray[np.uint8]
 Read = Callable[[str], Floats]
 """The name of a tensor → its values, columns last."""
 Progress = Callable[[int, int], None]
+
+_FLOATS = ("F32", "F16", "BF16")
 
 
 def _silent(_done: int, _total: int) -> None:
@@ -46,42 +50,59 @@ class Scaling:
 
 
 def find_scales(
-    info: ModelInfo, activations: Activations, read: Read, types: Mapping[str, str], *, progress: Progress = _silent
+    info: ModelInfo,
+    activations: Activations,
+    read: Read,
+    types: Mapping[str, str],
+    means: Mapping[str, Floats],
+    *,
+    progress: Progress = _silent,
 ) -> Scaling | None:
     """Scales for every group that any token reached; None for an architecture without a row in the table.
 
-    `types`: by tensor, what it will be stored as. Groups of which no linear is quantized stay as they are.
+    `types`: by tensor, what it will be stored as. `means`: by tensor, the importance matrix that it will be rounded
+    with, unscaled; one that is missing is rounded without. Groups of which no linear is quantized stay as they are.
+    All cores work, each on a group; `read` is called by one of them at a time.
     """
     groups = groups_of(info)
     if groups is None:
         return None
-    choices: dict[str, awq.Choice] = {}
-    for number, group in enumerate(groups):
-        progress(number, len(groups))
+    lock = threading.Lock()
+
+    def search(group: Group) -> awq.Choice | None:
         stats = activations.inputs.get(group.linears[0])
-        linears = [
-            linear
-            for name in group.linears
-            if types[name] not in ("F32", "F16", "BF16") and name in activations.squares
-            for linear in _linears(read(name), types[name], activations.squares[name].mean())
-        ]
-        if stats is not None and linears:
-            choices[group.name] = awq.search(linears, stats.mean_abs, stats.rows.all(), group.column_of)
-    progress(len(groups), len(groups))
+        names = [name for name in group.linears if types[name] not in _FLOATS and name in activations.squares]
+        if stats is None or not names:
+            return None
+        with lock:
+            values = {name: read(name) for name in names}
+        linears = [linear for name in names for linear in _linears(values[name], types[name], means.get(name))]
+        return awq.search(linears, stats.mean_abs, stats.rows.all(), group.column_of)
+
+    choices: dict[str, awq.Choice] = {}
+    pool = ThreadPoolExecutor(ggml.num_cores(), thread_name_prefix="ingle-awq")
+    try:
+        for number, (group, choice) in enumerate(zip(groups, pool.map(search, groups), strict=True), 1):
+            if choice is not None:
+                choices[group.name] = choice
+            progress(number, len(groups))
+    finally:
+        pool.shutdown(cancel_futures=True)
     shapes = {tensor.name: tensor.shape for tensor in info.tensors}
     chosen = {name: choice.scales for name, choice in choices.items() if choice.alpha}
     return Scaling(tensor_scales(groups, chosen, shapes), choices)
 
 
-def _linears(values: Floats, type_name: str, means: Floats) -> list[awq.Linear]:
+def _linears(values: Floats, type_name: str, means: Floats | None) -> list[awq.Linear]:
     """One for a matrix, one an expert for a stack of them."""
     stack = values.reshape(-1, *values.shape[-2:])
-    return [awq.Linear(matrix, type_name, mean) for matrix, mean in zip(stack, means, strict=True)]
+    each = [None] * len(stack) if means is None else list(means)
+    return [awq.Linear(matrix, type_name, mean) for matrix, mean in zip(stack, each, strict=True)]
 
 
-def importances(activations: Activations, scales: Mapping[str, TensorScale]) -> dict[str, Floats]:
+def importances(means: Mapping[str, Floats], scales: Mapping[str, TensorScale]) -> dict[str, Floats]:
     """Mean squares by tensor, float32 [experts, cols], of inputs divided by the scales."""
-    return {name: scales.get(name, NO_SCALE).importances(stats.mean()) for name, stats in activations.squares.items()}
+    return {name: scales.get(name, NO_SCALE).importances(mean) for name, mean in means.items()}
 
 
 def feed_back(
@@ -91,6 +112,7 @@ def feed_back(
     read: Read,
     types: Mapping[str, str],
     scales: Mapping[str, TensorScale],
+    means: Mapping[str, Floats],
     *,
     config: EngineConfig | None = None,
     progress: Progress = _silent,
@@ -98,35 +120,44 @@ def feed_back(
     """Blocks of every matrix that a layer multiplies by, scaled and quantized, each fitted to inputs that come from
     those before it.
 
-    Stacks of experts, and types that gptq.py does not know, are rounded by ggml with the importance matrix, so that
-    what comes after them sees that too. Memory beside the model: the blocks, and what `walk` says.
+    Stacks of experts, and types that gptq.py does not know, are rounded by ggml with `means`, the importance matrix of
+    the unscaled model, so that what comes after them sees that too. Memory beside the model: the blocks, and what
+    `walk` says.
     """
     readers = {
         node: matched
         for node, names in by_node(activations).items()
-        if (matched := tuple(name for name in names if types[name] not in ("F32", "F16", "BF16")))
+        if (matched := tuple(name for name in names if types[name] not in _FLOATS))
     }
-    means = importances(activations, scales)
+    weighed = importances(means, scales)
     blocks: dict[str, Bytes] = {}
 
     def replace(names: tuple[str, ...], rows: Floats, counts: Floats) -> dict[str, Floats]:
-        gram = None if all(_is_stack(name) for name in names) else gptq.gram_of(rows, counts)
-        factors: dict[bytes, Floats] = {}  # q, k and v have the same scales, and so the same factor
-        became = {}
+        became: dict[str, Floats] = {}
+        alike: dict[tuple[str, bytes], list[str]] = {}  # matrices of one type and one scaling, which are one taller one
         for name in names:
-            values, scale = read(name), scales.get(name, NO_SCALE)
-            scaled = scale.apply(values)
-            if gram is not None and values.ndim == 2 and types[name] in gptq.TYPES:
-                columns = scale.columns if scale.columns is not None else np.ones(len(gram), np.float32)
-                key = columns.tobytes()
-                if key not in factors:
-                    factors[key] = gptq.factor(gram / np.outer(columns, columns))
-                data = gptq.quantize(scaled, types[name], factors[key])
+            if _is_stack(name) or types[name] not in gptq.TYPES:
+                scaled = scales.get(name, NO_SCALE).apply(read(name))
+                blocks[name] = _rounded(scaled, types[name], weighed.get(name))
+                became[name] = ggml.dequantize(blocks[name], types[name], scaled.shape)
             else:
-                data = _rounded(scaled, types[name], means[name])
-            blocks[name] = data
-            became[name] = _unscaled(ggml.dequantize(data, types[name], values.shape), scale)
-        return became
+                columns = scales.get(name, NO_SCALE).columns
+                alike.setdefault((types[name], b"" if columns is None else columns.tobytes()), []).append(name)
+        gram = gptq.gram_of(rows, counts) if alike else None
+        factors: dict[bytes, Floats] = {}
+        for (type_name, key), members in alike.items():
+            assert gram is not None
+            if key not in factors:
+                columns = np.frombuffer(key, np.float32) if key else np.ones(len(gram), np.float32)
+                factors[key] = gptq.factor(gram / np.outer(columns, columns))
+            parts = [scales.get(name, NO_SCALE).apply(read(name)) for name in members]
+            steps_by = None if means else np.ones(len(gram), np.float32)  # no importances were wanted
+            data = gptq.quantize(np.concatenate(parts), type_name, factors[key], steps_by)
+            ends = np.cumsum([len(part) for part in parts])
+            for name, part in zip(members, np.split(data, ends[:-1]), strict=True):
+                blocks[name] = np.ascontiguousarray(part)
+                became[name] = ggml.dequantize(blocks[name], type_name, (len(part), len(gram)))
+        return {name: _unscaled(values, scales.get(name, NO_SCALE)) for name, values in became.items()}
 
     walk(path, chunks, readers, replace, config=config, progress=progress)
     return blocks
@@ -137,10 +168,11 @@ def _is_stack(name: str) -> bool:
     return name.endswith("_exps.weight")
 
 
-def _rounded(values: Floats, type_name: str, means: Floats) -> Bytes:
+def _rounded(values: Floats, type_name: str, means: Floats | None) -> Bytes:
     """A matrix, or a stack of experts, each with its own importances: uint8 [all rows, bytes of a row]."""
     stack = values.reshape(-1, *values.shape[-2:])
-    return np.concatenate([ggml.quantize(m, type_name, mean) for m, mean in zip(stack, means, strict=True)])
+    each = [None] * len(stack) if means is None else list(means)
+    return np.concatenate([ggml.quantize(m, type_name, mean) for m, mean in zip(stack, each, strict=True)])
 
 
 def _unscaled(values: Floats, scale: TensorScale) -> Floats:

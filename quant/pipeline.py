@@ -3,13 +3,13 @@
 """``quantize``: one tensor after the other, a few rows at a time, on all cores.
 
 Whoever knows better how a tensor should be treated says so by its name: a *transform* changes its numbers before they
-are rounded (folded scales), an *encoder* does the rounding (error feedback). Both see whole tensors; all others are
-read, rounded and written in slabs of rows.
+are rounded (folded scales); *blocks* that somebody has made already (error feedback) are written as they are. All other
+tensors are read, rounded and written in slabs of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,6 @@ from ingle.quant.writer import GgufWriter, TensorSpec
 
 Transform = Callable[[Floats], Floats]
 """A tensor, columns last, → one of the same shape."""
-Encoder = Callable[[Floats, str, Floats | None], Bytes]
-"""A tensor, columns last; its type; its importances [experts, cols] → its blocks, uint8, in order."""
 
 _OURS: Final = ("ingle.quantize.", "quantize.imatrix.")  # beginnings of keys
 _SLAB_VALUES: Final = 1 << 22  # 16 MB as float32
@@ -39,7 +37,7 @@ class Treatment:
 
     imatrix: Mapping[str, Floats] = field(default_factory=dict)  # mean squares, float32 [experts, cols]
     transforms: Mapping[str, Transform] = field(default_factory=dict)
-    encoders: Mapping[str, Encoder] = field(default_factory=dict)
+    blocks: Mapping[str, Bytes] = field(default_factory=dict)  # uint8, in order, of the recipe's types
     metadata: Mapping[str, EncodedValue] = field(default_factory=dict)  # keys to add
 
 
@@ -53,13 +51,17 @@ class Written:
     bits_per_weight: float
 
 
-def check(source: Source, out: Path, recipe: Recipe, treatment: Treatment) -> None:
-    """Raise what `quantize` would raise before it begins: BadRecipe."""
+def check_place(source: Source, out: Path) -> None:
+    """Raise BadRecipe where writing `out` would overwrite what is read."""
     if source.is_same_file(out):
         raise BadRecipe(f"{out} is the model that is read", "name another file with -o")
+
+
+def check_importances(recipe: Recipe, known: Collection[str]) -> None:
+    """Raise BadRecipe where a type needs importances, and the tensor is not among those that are `known`."""
     for plan in recipe.tensors:
-        if plan.needs_imatrix and plan.name not in treatment.imatrix and plan.name not in treatment.encoders:
-            which = "an importance matrix" if not treatment.imatrix else f"importances of {plan.name}"
+        if plan.needs_imatrix and plan.name not in known:
+            which = "an importance matrix" if not known else f"importances of {plan.name}"
             raise BadRecipe(
                 f"{recipe.mix.name} needs {which}: without it the result would be noise", "give one with --imatrix FILE"
             )
@@ -70,12 +72,13 @@ def quantize(
 ) -> Written:
     """Write `source` as `recipe` says to `out`, which appears when it is whole.
 
-    Takes memory for the largest slab, or for the largest tensor that is transformed or encoded (float32, and what its
-    transform makes of it). Raises BadRecipe, BadImatrix, BadWeights with the tensor's name, BadModelFile, StoreError.
+    Takes memory for the largest slab, or for the largest tensor that is transformed (float32, and what its transform
+    makes of it). Raises BadRecipe, BadImatrix, BadWeights with the tensor's name, BadModelFile, StoreError.
     """
     treatment = treatment or Treatment()
     progress = progress or Silent()
-    check(source, out, recipe, treatment)
+    check_place(source, out)
+    check_importances(recipe, treatment.imatrix.keys() | treatment.blocks.keys())
     metadata = _metadata(source, recipe, treatment)
     specs = [TensorSpec(plan.name, plan.shape, plan.type) for plan in recipe.tensors]
     with GgufWriter(out, metadata, specs) as writer:
@@ -99,18 +102,18 @@ def quantize(
 
 def _blocks(source: Source, plan: TensorPlan, treatment: Treatment) -> Iterator[tuple[float, Bytes]]:
     """The tensor's bytes in order, each piece with the share of the tensor that is then done."""
-    transform, encoder = treatment.transforms.get(plan.name), treatment.encoders.get(plan.name)
+    transform, blocks = treatment.transforms.get(plan.name), treatment.blocks.get(plan.name)
     importances = treatment.imatrix.get(plan.name)
-    if transform is None and encoder is None:
+    if blocks is not None:
+        assert blocks.nbytes == plan.num_bytes, f"{plan.name}: {blocks.nbytes} bytes of blocks for {plan.num_bytes}"
+        yield 1.0, blocks
+        return
+    if transform is None:
         yield from _streamed(source, plan, importances)
         return
     values = source.read(plan.name)
-    if transform is not None:
-        shape, values = values.shape, transform(values)
-        assert values.shape == shape, f"the transform of {plan.name} changed its shape"
-    if encoder is not None:
-        yield 1.0, encoder(values, plan.type, importances)
-        return
+    shape, values = values.shape, transform(values)
+    assert values.shape == shape, f"the transform of {plan.name} changed its shape"
     rows = values.reshape(-1, plan.shape[0])
     for first, last in _slabs(plan, source.num_rows(plan.name)):
         yield last / len(rows), _round(plan, rows[first:last], first, importances)

@@ -123,14 +123,20 @@ def walk(
     with ExitStack() as stack:
         model = LlamaModel(path, gpu_layers_to_ask(settings), plain=True)
         stack.callback(model.close)
-        finder = _Finder()
-        _decode(model, chunks[0][:1], 1, context_config(config, 1), Watch(finder), np.ones(1, np.bool_))
+        weights = find_weights(model, chunks[0][:1], config)
         num_outputs = max(1, min(num_rows, MAX_LOGITS_BYTES // (4 * model.num_vocab)))
         counts = np.where(np.arange(num_rows) % length == 0, np.float32(FIRST_ROW_COUNTS), np.float32(1))
         wanted = counts > 1
         wanted[np.linspace(0, num_rows - 1, num_outputs, dtype=np.int64)] = True
-        walker = _Walker(readers, finder.weights, replace, (counts, counts[wanted]), progress)
+        walker = _Walker(readers, weights, replace, (counts, counts[wanted]), progress)
         _decode(model, np.concatenate(chunks), len(chunks), settings, Watch(walker), wanted)
+
+
+def find_weights(model: LlamaModel, tokens: Tokens, config: EngineConfig | None) -> dict[str, TensorRef]:
+    """By name, all weights that `model` multiplies by; good as long as the model is. `tokens`: one, to compute."""
+    finder = _Finder()
+    _decode(model, tokens, 1, context_config(config, 1), Watch(finder), np.ones(1, np.bool_))
+    return finder.weights
 
 
 def _decode(

@@ -165,9 +165,14 @@ class GgufWriter:
         return StoreError(f"cannot write {self.path}: {reason}", hint, errno=error.errno)
 
 
+def candidate_path(path: Path, name: str) -> Path:
+    """Where one of several files is written that may take the place of `path`, and only one will."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{name}.gguf")
+
+
 def remove_leftovers(path: Path) -> None:
-    """Delete what killed processes left of `path`."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.partial")
+    """Delete what killed processes left of `path`: pieces of it, and candidates for its place (`candidate_path`)."""
+    pattern = re.compile(rf"\.+{re.escape(path.name)}\.(\d+)\.(?:partial|\w+\.gguf(?:\.\d+\.partial)?)")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
         if match is not None and not _is_alive(int(match[1])):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingle.quant.errors import BadRecipe
-from ingle.quant.four_bits import Figures, choose_int4
+from ingle.quant.four_bits import Figures, choose_among
 from ingle.quant.naming import default_name
 
 
@@ -33,10 +33,10 @@ def figures(name: str, prompt: float, generated: float, kl: float) -> Figures:
 def test_int4_is_faithful_among_the_fast() -> None:
     """512/583 + 128/115 = 1.99 s; 512/324 + 128/85 = 3.09 s: too slow. 512/500 + 128/110 = 2.19 s is not."""
     fast, slow = figures("Q4_0", 583, 115, 0.14), figures("Q4_K_M", 324, 85, 0.04)
-    name, why = choose_int4([slow, fast])
+    name, why = choose_among([slow, fast])
     assert (name, why) == ("Q4_0", "Q4_0 is the fastest here; Q4_K_M, more faithful, takes 1.5× as long")
-    name, why = choose_int4([slow, fast, figures("IQ4_NL", 500, 110, 0.07)])
+    name, why = choose_among([slow, fast, figures("IQ4_NL", 500, 110, 0.07)])
     assert (name, why) == ("IQ4_NL", "IQ4_NL is 2.0× closer to the original than Q4_0 and nearly as fast here")
-    assert choose_int4([fast])[1] == "Q4_0 is the fastest here (2.0 s an exchange) and the most faithful"
+    assert choose_among([fast])[1] == "Q4_0 is the fastest here (2.0 s an exchange) and the most faithful"
     with pytest.raises(BadRecipe):
-        choose_int4([])
+        choose_among([])
