@@ -109,7 +109,7 @@ def quantize_command(
         bool | None,
         typer.Option(
             "--gptq/--no-gptq",
-            help="Error feedback. Left out: where it is worth its time, below six bits.",
+            help="Error feedback. Left out: where it is worth its time, to six bits.",
             show_default=False,
         ),
     ] = None,

@@ -42,7 +42,9 @@ def gram_of(rows: Floats, counts: Floats) -> Floats:
     limit = MAX_ROW_SIZE * float(np.median(sizes))
     factors = np.sqrt(counts) * np.minimum(1, limit / np.maximum(sizes, limit)) if limit > 0 else np.sqrt(counts)
     rows = rows * factors[:, None].astype(np.float32)
-    return np.asarray(rows.T @ rows)
+    parts = np.array_split(rows, ggml.num_cores())
+    with ThreadPoolExecutor(len(parts), thread_name_prefix="ingle-gram") as pool:
+        return np.asarray(sum(pool.map(lambda part: part.T @ part, parts)), np.float32)
 
 
 def factor(gram: Floats, damping: float = DAMPING) -> Floats:

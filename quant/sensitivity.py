@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float32]
 
 CANDIDATES: Final = ("Q2_K", "Q3_K", "Q4_0", "IQ4_NL", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "F16")
 """Types that a budget chooses from; of those whose blocks divide a tensor's rows."""
-PROBE_TYPES: Final = ("Q4_0", "Q8_0")
+PROBE_TYPE: Final = "Q4_0"
 PROBE_TOKENS: Final = 256
 NUM_PROBE_CHUNKS: Final = 3
 NUM_THIRDS: Final = 3
@@ -157,16 +157,15 @@ class _Probe:
         try:
             for tensor in tensors:
                 target = self._weights.get(tensor.name)
-                if target is None:
+                if target is None or tensor.shape[0] % BY_NAME[PROBE_TYPE].block_size:
                     continue
-                type_name = next(t for t in PROBE_TYPES if tensor.shape[0] % BY_NAME[t].block_size == 0)
                 values = source.read(tensor.name)
                 stack = values.reshape(-1, *values.shape[-2:])
                 mean = means.get(tensor.name)
                 each = [None] * len(stack) if mean is None else list(mean)
                 rounded = np.concatenate(
                     [
-                        ggml.dequantize(ggml.quantize(m, type_name, importance), type_name, m.shape)
+                        ggml.dequantize(ggml.quantize(m, PROBE_TYPE, importance), PROBE_TYPE, m.shape)
                         for m, importance in zip(stack, each, strict=True)
                     ]
                 )

@@ -36,8 +36,8 @@ AWQ, GPTQ, IMATRIX, PLAIN = "awq", "gptq", "imatrix", "plain"
 
 AWQ_BITS: Final = 7.0
 """Types with more bits a weight than this have nothing to gain from scales."""
-GPTQ_BITS: Final = 5.6
-"""Up to here error feedback is worth its time unasked: from 6 bits on KL is small whatever is done."""
+GPTQ_BITS: Final = 6.3
+"""Up to here error feedback is worth its time unasked: with more, as Q6_K has, KL is small whatever is done."""
 WALK_BYTES: Final = 512 << 20
 """For the activations of one layer while error feedback walks through the model: decides on how many tokens."""
 WALK_TOKENS: Final = 8192

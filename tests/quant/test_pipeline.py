@@ -122,30 +122,22 @@ def test_slabs_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert tensors(run(path, tmp_path / "slabs.gguf", "q4_k_m", treatment)) == whole
 
 
-def test_transforms_and_encoders(small: Path, tmp_path: Path) -> None:
-    """Doubling a norm (copied otherwise) and a matrix is seen; an encoder's bytes are taken as they are."""
-    asked: list[tuple[str, tuple[int, ...], bool]] = []
-
-    def encode(values: ggml.Floats, type_name: str, importances: ggml.Floats | None) -> ggml.Bytes:
-        asked.append((type_name, values.shape, importances is not None))
-        return ggml.quantize(-values, type_name)
-
+def test_transforms_and_blocks(small: Path, tmp_path: Path) -> None:
+    """Doubling a norm (copied otherwise) and a matrix is seen; blocks are taken as they are."""
     norm, matrix, coded = "blk.0.attn_norm.weight", "blk.0.ffn_up.weight", "blk.1.ffn_up.weight"
+    source = tensors(small)
+    negative = -np.frombuffer(source[coded][1], np.float32).reshape(512, 256)
     treatment = Treatment(
-        imatrix={coded: np.ones((1, 256), np.float32)},
         transforms={norm: lambda values: values * 2, matrix: lambda values: values * 2},
-        encoders={coded: encode},
+        blocks={coded: ggml.quantize(negative, "Q8_0")},
     )
     plain, ours = (
         tensors(run(small, tmp_path / "plain.gguf", "q8_0")),
         tensors(run(small, tmp_path / "ours.gguf", "q8_0", treatment)),
     )
     assert {name for name in plain if plain[name] != ours[name]} == {norm, matrix, coded}
-    source = tensors(small)
     assert np.array_equal(np.frombuffer(ours[norm][1], np.float32), 2 * np.frombuffer(source[norm][1], np.float32))
-    negative = -np.frombuffer(source[coded][1], np.float32).reshape(512, 256)
     assert ours[coded] == ("Q8_0", ggml.quantize(negative, "Q8_0").tobytes())
-    assert asked == [("Q8_0", (512, 256), True)]
 
 
 # -- what may go wrong -------------------------------------------------------------------------------------------------
