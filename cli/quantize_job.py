@@ -66,6 +66,7 @@ class Job:
         self.given = _importances(flags.imatrix, source, output)
         importances = self.given.fitted.means if self.given is not None else {} if flags.no_imatrix else None
         self.methods = Methods(awq=flags.awq, gptq=flags.gptq, importances=importances)
+        self.given_text = None if flags.calib is None else self._read_calibration(flags.calib)
         self.text_chunks = None
         if flags.eval_text is not None:
             text = read_text(flags.eval_text, "--eval")
@@ -140,13 +141,14 @@ class Job:
             story.sha256 = self.source.sha256(self.writing.update)
         finally:
             self.writing.finish()
-        if (
-            self.flags.calib is not None
-            or (self.flags.keep_imatrix and self.given is None)
+        story.calibration = self.given_text
+        if story.calibration is None and (
+            (self.flags.keep_imatrix and self.given is None)
             or any(wish.mix is None for wish in wishes)
             or any(needs_calibration(recipe, self.methods) for recipe in recipes)
         ):
-            story.calibration = self.calibration()
+            stage = self.stages("the model writes the text it is calibrated on")
+            story.calibration = calibrate.self_written(self.source.path, config=self.config, progress=stage)
         workshop = Workshop(
             self.source,
             story.sha256,
@@ -161,18 +163,13 @@ class Job:
             self.output.note(f"{info.architecture} models cannot be scaled: the importance matrix does what it can")
         return workshop
 
-    def calibration(self) -> Calibration:
-        """The user's text, else the model's own. Raises InputProblem, BadText, EngineError."""
-
-        if self.flags.calib is None:
-            stage = self.stages("the model writes the text it is calibrated on")
-            return calibrate.self_written(self.source.path, config=self.config, progress=stage)
+    def _read_calibration(self, path: Path) -> Calibration:
         try:
-            return calibrate.from_file(self.flags.calib, self.source.path)
+            return calibrate.from_file(path, self.source.path)
         except FileNotFoundError:
-            raise InputProblem(f"no such file: {self.flags.calib}", "check the path given with --calib") from None
+            raise InputProblem(f"no such file: {path}", "check the path given with --calib") from None
         except OSError as error:
-            raise InputProblem(f"cannot read {self.flags.calib}: {error.strerror}", "check its permissions") from None
+            raise InputProblem(f"cannot read {path}: {error.strerror}", "check its permissions") from None
 
     def within(self, workshop: Workshop, target: Target) -> Recipe:
         """Types for a budget."""

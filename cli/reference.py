@@ -93,10 +93,18 @@ sentence for everything that stays).
 and `mean_kl`, `mean_kl_interval` (95 %), `kl_99`, `max_kl` (nats), `same_top` (a share).
 
 `ingle quantize --json` prints `version`, `dry_run`, `model` (`path`, `num_bytes`, `type`, and `sha256`, null for a dry run),
-`imatrix` (null without one; `path`, `num_entries` used, `num_missing` matrices without one, `num_unseen_experts`, and `kept`, the
-file written by `--keep-imatrix` or null) and `files`, each with `path`, `type`, `num_bytes` (of the file; for a dry run of its
-tensors), `bits_per_weight`, `num_tensors` (by type) and `num_fallbacks` (tensors whose rows no block of the wanted type
-divides); for a dry run also `tensors`, each with `name`, `shape` (columns first), `from` and `to`.
+`imatrix` (null without one; `path`, null where it was measured, `num_entries` used, `num_missing` matrices without one,
+`num_unseen_experts`, and `kept`, the file written by `--keep-imatrix` or null), `calibration` (null without; `text`, `sha256` of
+its tokens, `num_tokens`), `files` and `verdict`. Each of `files` has `path`, `type`, `num_bytes` (of the file; for a dry run of its
+tensors), `bits_per_weight`, `num_tensors` (by type), `num_fallbacks` (tensors whose rows no block of the wanted type divides),
+`methods` (of `imatrix`, `awq`, `gptq`, what it was made with), `held_out_kl` (of every candidate that was tried) and, judged
+against the source, `perplexity`, `mean_kl`, `mean_kl_interval` (95 %), `kl_99`, `same_top`, null without a text,
+`prompt_tokens_per_s`, `generated_tokens_per_s` and `memory_bytes` (predicted, for 4,096 tokens of context); for a dry run instead
+`tensors`, each with `name`, `shape` (columns first), `from` and `to`. `verdict` (null where the model cannot be run) has `text`,
+`num_chunks`, `source` (the same figures of it), `recommended` (a type) and `reason`.
+
+`ingle quantize --for-draft --json` prints `version`, `path`, `type`, `num_bytes`, `source_same_top` (how often MODEL's likeliest
+token is TARGET's) and `candidates`, each with `type`, `num_bytes` and `same_top`.
 
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501

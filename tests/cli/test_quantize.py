@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingle.cli import quantize_speed
 from ingle.cli.errors import InputProblem, UsageProblem
 from ingle.cli.output import Output
 from ingle.cli.quantize import QuantizeFlags, quantize
@@ -30,11 +31,15 @@ LAYOUT = Layout(num_layers=2, width=64, num_heads=2, num_heads_kv=2, ffn=96)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(quantize_speed, "PROMPT_TOKENS", 32)
+    monkeypatch.setattr(quantize_speed, "GENERATED_TOKENS", 4)
     return LAYOUT.write(tmp_path / "tiny-F32.gguf")
 
 
 def run(*to: str, **flags: Any) -> tuple[list[str], list[str]]:
     out, err = io.StringIO(), io.StringIO()
+    flags = {"no_imatrix": "imatrix" not in flags, "awq": False, "gptq": False} | flags  # rounding alone
     assert quantize(QuantizeFlags(model="./tiny-F32.gguf", to=to, **flags), Output(out, err)) == 0
     return out.getvalue().splitlines(), err.getvalue().splitlines()
 
@@ -47,7 +52,7 @@ def write_importances(path: Path) -> Path:
 
 def test_files_are_named_after_the_source(tmp_path: Path) -> None:
     out, err = run("q4_0", "int8", "Q8_0")
-    assert [line.split()[0] for line in out] == ["tiny-Q4_0.gguf", "tiny-Q8_0.gguf"]
+    assert [line.split()[0] for line in out if "bits a weight" in line] == ["tiny-Q4_0.gguf", "tiny-Q8_0.gguf"]
     for name in ("Q4_0", "Q8_0"):
         info = read_model_info(tmp_path / f"tiny-{name}.gguf")
         assert info.file_type == name
@@ -175,7 +180,14 @@ def test_several_files_go_into_a_folder(tmp_path: Path) -> None:
         (["--to", "q4_0", "--imatrix", "none.dat"], 66, ["none.dat"]),
         (["--to", "q4_0", "--imatrix", "tiny-F32.gguf"], 76, ["no importance matrix"]),
         (["--to", "q4_0", "--imatrix", "x", "--no-imatrix"], 2, ["contradict"]),
-        (["--to", "q4_0", "--keep-imatrix"], 2, ["--imatrix"]),
+        (["--to", "q4_0", "--keep-imatrix", "--no-imatrix"], 2, ["--no-imatrix"]),
+        (["--to", "int4", "--dry-run"], 2, ["measuring"]),
+        (["--target-size", "many"], 2, ["'many' is no size"]),
+        (["--target-size", "1GB", "--target-bpw", "4"], 2, ["two targets"]),
+        (["--to", "q4_0", "--for-draft", "x"], 2, ["--for-draft"]),
+        (["--to", "q4_0", "--calib", "none.txt"], 66, ["none.txt"]),
+        (["--to", "q4_0", "--eval", "none.txt"], 66, ["none.txt", "--eval"]),
+        (["--to", "q4_0", "--plot", "x.pdf"], 2, [".png"]),
         (["--to", "f32", "-o", "tiny-F32.gguf", "--force"], 2, ["the model that is read"]),
     ],
 )
