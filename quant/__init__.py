@@ -11,7 +11,9 @@
     activations.capture    that text through the model → what arrives at each weight
     improve                scales (awq, groups, fold) and error feedback (gptq, sequential, formats)
     evaluate               perplexity, and how far one model is from another
-    budget.choose          types within a number of bytes, from measured errors
+    workshop.Workshop      all of these for one source: for every recipe the file that held-out text says is best
+    sensitivity, target    what each tensor needs, and a recipe within a number of bytes (budget)
+    int4, draft, verdict   choices among files that were measured
     ggml                   the quantizers themselves, on arrays
 
 Errors, all with a one-line `message` and an optional one-line `hint`::
