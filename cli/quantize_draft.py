@@ -11,6 +11,7 @@ from ingle.cli.stats import size
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
 from ingle.quant.draft import LADDER, agreements, choose_draft, ladder
+from ingle.quant.evaluate import check_same_vocabulary
 from ingle.quant.writer import candidate_path, remove_leftovers
 
 if TYPE_CHECKING:
@@ -22,12 +23,14 @@ NUM_TOKENS = 8192
 def draft(job: Job, target: Path, out: Path) -> int:
     """Write `out`, the best of the ladder, and tell how often each is of the target's opinion."""
     job.check(out, [])
+    drafted = read_model_info(target)
+    check_same_vocabulary(job.source.info, drafted)
     story = Story(job.source, job.given, job.flags.json)
     recipes = ladder(job.source.info, has_imatrix=not job.flags.no_imatrix, overrides=job.overrides)
     workshop = story.workshop = job.open_workshop(story, recipes, ())
     writes = job.stages("the target writes the text that drafts are judged on")
     text = calibrate.self_written(target, num_tokens=NUM_TOKENS, config=job.config, progress=writes)
-    chunks = calibrate.split(text, read_model_info(target)).held_out
+    chunks = calibrate.split(text, drafted).held_out
     remove_leftovers(out)
     files = [(mix, recipe, candidate_path(out, mix.lower())) for (mix, _), recipe in zip(LADDER, recipes, strict=True)]
     try:

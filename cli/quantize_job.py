@@ -134,7 +134,6 @@ class Job:
 
     def open_workshop(self, story: Story, recipes: Sequence[Recipe], wishes: Sequence[Wish]) -> Workshop:
         """Hash the source, and find the text to calibrate on where any file needs one."""
-
         info = self.source.info
         self.writing.start(info.size_bytes, f"reading {self.source.path.name}")
         try:
@@ -159,6 +158,12 @@ class Job:
             writing=self.writing,
             metadata=_origin(self.source, story.sha256, self.given),
         )
+        if workshop.measures_importances:
+            covered, total = workshop.activations.coverage()
+            if covered < total:
+                self.output.warn(
+                    f"{total - covered} of {total} expert matrices saw no text: their columns all weigh the same"
+                )
         if self.flags.awq and story.calibration is not None and not workshop.can_scale:
             self.output.note(f"{info.architecture} models cannot be scaled: the importance matrix does what it can")
         return workshop

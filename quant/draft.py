@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingle.models.gguf_info import ModelInfo
+from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.quant.activations import Tokens
 from ingle.quant.evaluate import evaluate_together
 from ingle.quant.recipe import Override, Recipe, choose_types, find_mix, parse_override
@@ -64,7 +64,7 @@ def agreements(
     every = [("source", source), *files]
     found = evaluate_together([path for _, path in every], chunks, against=target, config=config, progress=progress)
     rows = [
-        Agreement(name, path.stat().st_size, one.divergence.same_top)
+        Agreement(name, read_model_info(path).size_bytes, one.divergence.same_top)
         for (name, path), one in zip(every, found, strict=True)
         if one.divergence is not None
     ]

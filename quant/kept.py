@@ -106,7 +106,7 @@ class Kept:
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays] | None:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(arrays.pop("about").tobytes())
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):

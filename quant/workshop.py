@@ -124,6 +124,11 @@ class Workshop:
             self._kept.save_activations(found)
         return found
 
+    @property
+    def measures_importances(self) -> bool:
+        """Whether the importance matrix is made here."""
+        return self.split is not None and self._methods.importances is None
+
     @cached_property
     def means(self) -> Mapping[str, Floats]:
         """The importance matrix: what was given, else what was measured, else nothing."""

@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,7 @@ def compare(reference: Path, type_name: str, text: str, num_chunks: int, num_tok
     command = [sys.executable, __file__, "--one", type_name, "--tokens", str(num_tokens), "--out", str(ours)]
     command += ["--reference", str(reference), "--text", os.devnull]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache")}
+    shutil.rmtree(folder / "cache" / "ingle" / "quantize", ignore_errors=True)  # statistics of the type before
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
     if done.returncode:
         print(f"{reference.name} {type_name}: FAILED with status {done.returncode}")
