@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from ingle.cli import cache, errors, options
+from ingle.cli import cache, errors, options, quant_commands
 from ingle.cli.bench import commands as bench_commands
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
@@ -288,6 +288,7 @@ def pull_command(
     return lambda output, _signals: pull(flags, output)
 
 
+quant_commands.add_to(app)
 app.add_typer(cache.app)
 app.add_typer(bench_commands.app)
 

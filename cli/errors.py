@@ -90,6 +90,13 @@ _CODES: dict[str, int] = {
     "ingle.runtime.errors.QueueFull": TRY_AGAIN,
     "ingle.runtime.errors.InvalidRequest": USAGE,
     "ingle.runtime.errors.EngineError": FAILURE,
+    "ingle.quant.errors.BadText": BAD_FILE,
+    "ingle.quant.errors.BadActivations": BAD_FILE,
+    "ingle.quant.errors.DifferentVocabulary": USAGE,
+    "ingle.quant.errors.BadRecipe": USAGE,
+    "ingle.quant.errors.BadWeights": BAD_FILE,
+    "ingle.quant.errors.BadImatrix": BAD_FILE,
+    "ingle.quant.errors.QuantError": FAILURE,
     "builtins.MemoryError": TRY_AGAIN,
     "builtins.KeyboardInterrupt": INTERRUPTED,
 }

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ingle.cli.output import Output
@@ -30,6 +32,37 @@ class Counter:
         if self._output.shows_progress and (now := done * 1000 // total) != self._shown:
             self._shown = now
             self._output.redraw(f"{self._label}: {done} of {total}")
+
+
+class StageProgress:
+    """A stage after the other: on a terminal how far each is and how long it will take, elsewhere its name."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def __call__(self, label: str) -> Callable[[int, int], None]:
+        """Begin a stage; what is returned is told how much is done, and of how much. At the end its line goes."""
+        if not self._output.shows_progress:
+            self._output.note(f"{label} …")
+            return lambda done, total: None
+        began_s, shown = time.monotonic(), ""
+
+        def update(done: int, total: int) -> None:
+            nonlocal shown
+            passed_s = time.monotonic() - began_s
+            left = f" · {duration(passed_s * (total - done) / done)} left" if done and passed_s > 1 else ""
+            text = f"{label}: {100 * done // max(total, 1)} %{left}" if done < total else ""
+            if text != shown:
+                shown = text
+                self._output.redraw(text)
+
+        return update
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3:20 min`."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 90 else f"{whole // 60}:{whole % 60:02d} min"
 
 
 class DownloadProgress:

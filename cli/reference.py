@@ -88,6 +88,24 @@ sentence for everything that stays).
 `base`, `new`, `tolerance`, `has_regression`, `changes` (`test`, `figure`, `base`, `new`, `ratio`, `interval`,
 `is_regression`), `only_base`, `only_new` and `notes`; `ingle bench list --json` `version`, `directory` and `results`.
 
+`ingle eval --json` prints `version`, `model`, `num_chunks`, `chunk_tokens`, `num_scored_tokens`, `perplexity`,
+`perplexity_error` (one standard error) and `against`: null, or `model`, `perplexity`, `perplexity_error` of the reference
+and `mean_kl`, `mean_kl_interval` (95 %), `kl_99`, `max_kl` (nats), `same_top` (a share).
+
+`ingle quantize --json` prints `version`, `dry_run`, `model` (`path`, `num_bytes`, `type`, and `sha256`, null for a dry run),
+`imatrix` (null without one; `path`, null where it was measured, `num_entries` used, `num_missing` matrices without one,
+`num_unseen_experts`, and `kept`, the file written by `--keep-imatrix` or null), `calibration` (null without; `text`, `sha256` of
+its tokens, `num_tokens`), `files` and `verdict`. Each of `files` has `path`, `type`, `num_bytes` (of the file; for a dry run of its
+tensors), `bits_per_weight`, `num_tensors` (by type), `num_fallbacks` (tensors whose rows no block of the wanted type divides),
+`methods` (of `imatrix`, `awq`, `gptq`, what it was made with), `held_out_kl` (of every candidate that was tried) and, judged
+against the source, `perplexity`, `mean_kl`, `mean_kl_interval` (95 %), `kl_99`, `same_top`, null without a text,
+`prompt_tokens_per_s`, `generated_tokens_per_s` and `memory_bytes` (predicted, for 4,096 tokens of context); for a dry run instead
+`tensors`, each with `name`, `shape` (columns first), `from` and `to`. `verdict` (null where the model cannot be run) has `text`,
+`num_chunks`, `source` (the same figures of it), `recommended` (a type) and `reason`.
+
+`ingle quantize --for-draft --json` prints `version`, `path`, `type`, `num_bytes`, `source_same_top` (how often MODEL's likeliest
+token is TARGET's) and `candidates`, each with `type`, `num_bytes` and `same_top`.
+
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501
 
@@ -98,12 +116,12 @@ _CODES = """\
 |---|---|
 | 0 | done |
 | 1 | failure; `doctor` found a problem; a line of `--jsonl` or a piped turn of `chat` failed; `bench compare` found a regression; no request of `bench` was answered |
-| 2 | the command line, a setting or the prompt makes no sense (too long for the context, say) |
+| 2 | the command line, a setting or the prompt makes no sense (too long for the context, say); or a file exists |
 | 66 | input, model or conversation not found, or not text |
 | 69 | the model's server, or that of `bench --url`, cannot be reached, is in trouble, or sends something wrong |
 | 74 | disk full, or a folder that cannot be written |
 | 75 | not enough memory: try again, smaller; or the conversation is open in another process |
-| 76 | bad model file: corrupt, or of a kind that cannot be used; or a conversation's file that is none |
+| 76 | bad model file: corrupt, or of a kind that cannot be used; or a conversation's file or importance matrix that is none |
 | 77 | gated model, or a token that was refused |
 | 130 · 143 · 129 | Ctrl-C · SIGTERM · SIGHUP; what was said until then is on stdout |
 | 141 | nobody reads stdout any more |

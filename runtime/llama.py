@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,14 +177,52 @@ def _device_functions() -> Any:
     return ggml
 
 
+def quantize_model(
+    source: Path,
+    out: Path,
+    file_type: int,
+    *,
+    imatrix: Mapping[str, Sequence[float]] | None = None,
+    tensor_types: Sequence[tuple[str, int]] = (),
+    allow_requantize: bool = False,
+    num_threads: int = 0,
+    dry_run: bool = False,
+) -> None:
+    """llama.cpp's own quantizer (llama_model_quantize), to compare ours with. `file_type` is a llama_ftype;
+    `tensor_types` are (regular expression, ggml type). A dry run only logs. Raises `EngineError` with llama.cpp's
+    reason."""
+    params = lib.llama_model_quantize_default_params()
+    params.nthread = num_threads
+    params.ftype = file_type
+    params.allow_requantize = allow_requantize
+    params.dry_run = dry_run
+    rows = [(name.encode(), (ctypes.c_float * len(data))(*data), len(data)) for name, data in (imatrix or {}).items()]
+    entries = (lib.llama_model_imatrix_data * (len(rows) + 1))()  # the last one, all zeros, is the end
+    for entry, (name, data, size) in zip(entries, rows, strict=False):
+        entry.name, entry.data, entry.size = name, data, size
+    if imatrix is not None:
+        params.imatrix = entries
+    overrides = (lib.llama_model_tensor_override * (len(tensor_types) + 1))()
+    for override, (pattern, kind) in zip(overrides, tensor_types, strict=False):
+        override.pattern, override.type = pattern.encode(), kind
+    params.tt_overrides = overrides
+    clear_log()
+    if lib.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params)):
+        raise EngineError(f"{source.name}: {last_error()}")
+
+
 class LlamaModel:
     """A loaded model and its vocabulary (llama_model_load_from_file). Read-only; several contexts may share it."""
 
-    def __init__(self, path: Path, num_gpu_layers: int) -> None:
-        """Load `path`, a file whose header has been checked, so many layers of it on the GPU. Raises `ModelLoadError`
-        with llama.cpp's reason."""
+    def __init__(self, path: Path, num_gpu_layers: int, *, plain: bool = False) -> None:
+        """Load `path`, a file whose header has been checked, so many layers of it on the GPU. `plain`: weights lie in
+        memory of our own just as in the file, not mapped and not repacked, so that a graph watcher finds them and may
+        change them. Raises `ModelLoadError` with llama.cpp's reason."""
         params = lib.llama_model_default_params()
         params.n_gpu_layers = num_gpu_layers
+        if plain:
+            params.use_extra_bufts = False
+            params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         clear_log()
         self._handle = lib.llama_model_load_from_file(str(path).encode(), params)
         if not self._handle:
@@ -254,6 +292,12 @@ class LlamaModel:
             if count >= 0:
                 return buffer.raw[:count].decode("utf-8", "replace")
             size = -count
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, where the vocabulary has one (llama_vocab_bos)."""
+        token = int(lib.llama_vocab_bos(self._vocab))
+        return token if token >= 0 else None
 
     def is_eog(self, token: int) -> bool:
         """Whether `token` ends a generation: EOS, EOT and the like."""

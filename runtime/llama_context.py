@@ -48,23 +48,31 @@ class LlamaContext:
         interrupt: Interrupt | None = None,
         *,
         is_bare: bool = False,
+        num_outputs: int | None = None,
+        unified: bool = True,
+        watch: Any = None,
     ) -> None:
-        """Allocate `num_cells` cells, shared by all slots. `is_bare`: there is one slot, and sliding windows keep no
-        more than they see, as llama.cpp's own tools have it.
+        """Allocate `num_cells` cells, shared by all slots; where not `unified`, an equal share for each slot.
 
-        Raises `OutOfMemory` when llama.cpp gets no memory for them, `EngineError` when it refuses for another reason.
-        While `interrupt` is set, interruptible decodes are cut short.
+        `is_bare`: there is one slot, and sliding windows keep no more than they see, as llama.cpp's own tools have it.
+
+        `num_outputs`: the most rows of one decode whose logits may be wanted, at least one a slot. `watch`: a callback
+        of graph_watch.py, called while graphs are computed. Raises `OutOfMemory` when llama.cpp gets no memory for the
+        cells, `EngineError` when it refuses for another reason. While `interrupt` is set, interruptible decodes are
+        cut short.
         """
         params = lib.llama_context_default_params()
         params.n_ctx = num_cells
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = 1 if is_bare else config.num_slots
-        params.n_outputs_max = 1 if is_bare else config.num_outputs
+        params.n_outputs_max = 1 if is_bare else max(num_outputs or 0, config.num_outputs)
         params.n_threads = params.n_threads_batch = config.threads()
         params.flash_attn_type = {None: -1, False: 0, True: 1}[config.flash_attn]
         params.type_k = GGML_TYPES[config.type_k]
         params.type_v = GGML_TYPES[config.type_v]
-        params.kv_unified = True
+        params.kv_unified = unified
+        if watch is not None:
+            params.cb_eval = watch
         params.swa_full = not is_bare  # sliding-window layers keep as many cells as the others: prefixes can be shared
         params.no_perf = True
         clear_log()
@@ -79,6 +87,7 @@ class LlamaContext:
         self._num_vocab = model.num_vocab
         self._views: dict[tuple[int, int], Logits] = {}
         self._make_batch(config.n_batch)
+        self._watch = watch  # llama.cpp calls it as long as the context lives
         interrupt = interrupt or Interrupt()
         self._abort_callback = lib.ggml_abort_callback(lambda _: interrupt.is_set)
         self._watching = False

@@ -25,7 +25,7 @@ ONLY_IN = {
     "prompt_toolkit": {"cli/repl.py"},
     "huggingface_hub": {"models/hub.py"},
     "rich": {"cli/progress.py", "cli/bench/tables.py"},
-    "matplotlib": {"cli/bench/plots.py"},
+    "matplotlib": {"cli/bench/plots.py", "cli/quantize_plot.py"},
     "click": set(),
 }
 

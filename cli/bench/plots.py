@@ -1,4 +1,4 @@
-# Results as pictures: the only file that imports matplotlib, when a picture is asked for.
+# Results as pictures. matplotlib is imported when one is asked for, here and for the verdict of `ingle quantize`.
 # This file may not know how anything is measured.
 """``plot``: one figure, with the panels that the rows have something for.
 

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import ingle.models.errors as model_errors
+import ingle.quant.errors as quant_errors
 import ingle.runtime.errors as engine_errors
 from ingle.cli.errors import CliError, InputProblem, Report, Terminated, UsageProblem, describe
 
@@ -30,11 +31,18 @@ CODES = {
     "QueueFull": 75,
     "InvalidRequest": 2,
     "PromptTooLong": 2,
+    "QuantError": 1,
+    "BadRecipe": 2,
+    "BadWeights": 76,
+    "BadImatrix": 76,
+    "BadText": 76,
+    "BadActivations": 76,
+    "DifferentVocabulary": 2,
 }
 
 CLASSES = [
     value
-    for module in (model_errors, engine_errors)
+    for module in (model_errors, engine_errors, quant_errors)
     for value in vars(module).values()
     if inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == module.__name__
 ]

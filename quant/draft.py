@@ -1,0 +1,79 @@
+# The cheapest file that still drafts as well: judged by how often its likeliest token is the target's.
+# This file may not know how drafting works.
+"""``choose_draft``: candidates from the smallest on → the first whose agreement with the target is nearly the source's.
+
+A draft is paid for with every token and earns with every accepted one. So its output head may be coarse too, and what
+counts is not how near it is to its own source but that its first guess is still the target's, on the target's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.quant.activations import Tokens
+from ingle.quant.evaluate import evaluate_together
+from ingle.quant.recipe import Override, Recipe, choose_types, find_mix, parse_override
+from ingle.runtime.config import EngineConfig
+
+LADDER: Final = (("Q2_K", "q4_0"), ("Q3_K_S", "q4_0"), ("Q4_0", "q4_0"), ("Q4_K_M", None), ("Q8_0", None))
+"""Mixes to try, and the type of the output head where it is not the mix's own."""
+TOLERANCE: Final = 0.98
+"""Of the source's agreement with the target, what a draft has to keep."""
+_HEAD: Final = r"^(output|token_embd)\.weight$"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Share of tokens whose likeliest successor is the target's."""
+
+    name: str
+    num_bytes: int
+    same_top: float
+
+
+def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override]) -> list[Recipe]:
+    """Recipes of falling coarseness; the user's overrides go before those of the head."""
+    return [
+        choose_types(
+            info,
+            find_mix(mix),
+            has_imatrix=has_imatrix,
+            overrides=(*overrides, *([parse_override(f"{_HEAD}={head}")] if head else [])),
+        )
+        for mix, head in LADDER
+    ]
+
+
+def agreements(
+    source: Path,
+    files: Sequence[tuple[str, Path]],
+    target: Path,
+    chunks: Sequence[Tokens],
+    *,
+    config: EngineConfig,
+    progress: Callable[[int, int], None],
+) -> tuple[Agreement, list[Agreement]]:
+    """Of the source, and of each of `files` (name, path), with the model at `target` on `chunks` of its own writing.
+
+    Raises DifferentVocabulary, ModelError, EngineError.
+    """
+    every = [("source", source), *files]
+    found = evaluate_together([path for _, path in every], chunks, against=target, config=config, progress=progress)
+    rows = [
+        Agreement(name, read_model_info(path).size_bytes, one.divergence.same_top)
+        for (name, path), one in zip(every, found, strict=True)
+        if one.divergence is not None
+    ]
+    return rows[0], rows[1:]
+
+
+def choose_draft(source: Agreement, files: Sequence[Agreement]) -> Agreement:
+    """The smallest that keeps `TOLERANCE` of the source's agreement; where none does, the one that agrees most."""
+    good = [one for one in files if one.same_top >= TOLERANCE * source.same_top]
+    if not good:
+        return max(files, key=lambda one: (one.same_top, -one.num_bytes))
+    return min(good, key=lambda one: (one.num_bytes, -one.same_top))

@@ -1,0 +1,290 @@
+# How good a model is on a text: perplexity, and how far it is from another one. Two models at a time, in lockstep.
+# This file may not know how either was made, nor terminals.
+"""Perplexity and Kullback-Leibler divergence by llama-perplexity's method (tools/perplexity/perplexity.cpp).
+
+The text is cut into chunks of `chunk_tokens`; each is computed alone, its first token replaced by BOS where the model
+adds one; only tokens in the second half are scored, each from everything before it in its chunk. The reference's logits
+are compared as they come: no file of logits, and memory for two chunks of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.quant.activations import begin_with_bos, context_config, cut
+from ingle.quant.errors import BadText, DifferentVocabulary
+from ingle.runtime.config import EngineConfig
+from ingle.runtime.errors import EngineError
+from ingle.runtime.llama import LlamaModel
+from ingle.runtime.llama_context import LlamaContext
+from ingle.runtime.loading import load_model
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Tokens = npt.NDArray[np.int32]
+
+CHUNK_TOKENS: Final = 512
+NUM_RESAMPLES: Final = 2000
+_ROWS_AT_ONCE: Final = 64  # rows of logits that numpy works on while they are in the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """exp of the mean negative log-likelihood; `error`: its standard error, as llama-perplexity reports it."""
+
+    value: float
+    error: float
+    num_tokens: int  # scored
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """How far a model is from its reference, over all scored tokens. KL in nats; `low` to `high` holds the mean with
+    95 % confidence (bootstrap over chunks: tokens of one chunk are not independent)."""
+
+    mean_kl: float
+    low: float
+    high: float
+    kl_99: float  # 99 % of tokens are below
+    max_kl: float
+    same_top: float  # share of tokens with the same likeliest successor
+    reference: Perplexity
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What `evaluate` found. `chunk_kl`: mean KL of each chunk, for paired comparisons of two models."""
+
+    perplexity: Perplexity
+    divergence: Divergence | None
+    num_chunks: int
+    chunk_tokens: int
+    chunk_kl: tuple[float, ...] = ()
+
+
+class _Scorer:
+    """One model with a context for one chunk."""
+
+    def __init__(self, path: Path, chunk_tokens: int, config: EngineConfig | None, stack: ExitStack) -> None:
+        self.info = read_model_info(path)
+        self._first = chunk_tokens // 2
+        config = context_config(config, chunk_tokens)
+        self.model = load_model(path, config)
+        stack.callback(self.model.close)
+        self._num_rows = chunk_tokens - 1 - self._first
+        self._context = LlamaContext(self.model, chunk_tokens, config, num_outputs=self._num_rows)
+        stack.callback(self._context.close)
+
+    def logits(self, chunk: Tokens) -> Floats:
+        """[scored tokens, vocab], a view that the next call overwrites."""
+        context = self._context
+        context.clear()
+        context.tokens[: len(chunk)] = chunk
+        context.positions[: len(chunk)] = np.arange(len(chunk))
+        context.wanted[: len(chunk)] = 0
+        context.wanted[self._first : len(chunk) - 1] = 1
+        code = context.decode(len(chunk), interruptible=False)
+        if code:
+            raise EngineError(f"llama.cpp gave {code} for a chunk of {len(chunk)} tokens")
+        return context.logits(self._num_rows)
+
+
+def evaluate(
+    path: Path,
+    text: str,
+    *,
+    against: Path | None = None,
+    max_chunks: int | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
+    config: EngineConfig | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Score the model at `path` on `text`, and compare it with the one at `against`.
+
+    Raises BadText for a text shorter than one chunk, DifferentVocabulary when the two do not have the same tokens,
+    ModelError, EngineError.
+    """
+    with ExitStack() as stack:
+        model = _Scorer(path, chunk_tokens, config, stack)
+        reference = None
+        if against is not None:
+            reference = _Scorer(against, chunk_tokens, config, stack)
+            check_same_vocabulary(model.info, reference.info)
+        chunks = _chunks(model.model, model.info, text, chunk_tokens)[:max_chunks]
+        return _score([model], reference, chunks, progress)[0]
+
+
+def evaluate_together(
+    paths: Sequence[Path],
+    chunks: Sequence[Tokens],
+    *,
+    against: Path,
+    config: EngineConfig | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Evaluation]:
+    """Compare all models at `paths` with the one at `against`, which computes each of `chunks` (all of one length) only
+    once. All are open at a time. Raises as `evaluate` does."""
+    chunk_tokens = len(chunks[0])
+    with ExitStack() as stack:
+        reference = _Scorer(against, chunk_tokens, config, stack)
+        models = [_Scorer(path, chunk_tokens, config, stack) for path in paths]
+        for model in models:
+            check_same_vocabulary(model.info, reference.info)
+        return _score(models, reference, chunks, progress)
+
+
+def text_chunks(path: Path, text: str, *, max_chunks: int | None = None) -> list[Tokens]:
+    """`text` as `evaluate` cuts it for the model at `path`; of a long one `max_chunks`, evenly spread.
+
+    Raises BadText.
+    """
+    model = LlamaModel(path, 0)
+    try:
+        chunks = _chunks(model, read_model_info(path), text, CHUNK_TOKENS)
+    finally:
+        model.close()
+    if max_chunks is not None and len(chunks) > max_chunks:
+        chunks = [chunks[i] for i in np.linspace(0, len(chunks) - 1, max_chunks, dtype=np.int64)]
+    return chunks
+
+
+def _score(
+    models: Sequence[_Scorer],
+    reference: _Scorer | None,
+    chunks: Sequence[Tokens],
+    progress: Callable[[int, int], None],
+) -> list[Evaluation]:
+    chunk_tokens = len(chunks[0])
+    found: list[list[Rows]] = [[] for _ in models]
+    own: list[list[Doubles]] = [[] for _ in models]
+    for number, chunk in enumerate(chunks):
+        progress(number, len(chunks))
+        targets = chunk[chunk_tokens // 2 + 1 :]
+        expected = None if reference is None else reference.logits(chunk)
+        for model, rows, nlls in zip(models, found, own, strict=True):
+            logits = model.logits(chunk)
+            if expected is None:
+                nlls.append(-log_likelihoods(logits, targets))
+            else:
+                rows.append(compare(expected, logits, targets))
+                nlls.append(rows[-1].nll)
+    progress(len(chunks), len(chunks))
+    return [
+        Evaluation(
+            _perplexity(nlls),
+            _divergence(rows) if rows else None,
+            len(chunks),
+            chunk_tokens,
+            tuple(float(row.kl.mean()) for row in rows),
+        )
+        for rows, nlls in zip(found, own, strict=True)
+    ]
+
+
+def _chunks(model: LlamaModel, info: ModelInfo, text: str, chunk_tokens: int) -> list[Tokens]:
+    tokens = model.tokenize(text, add_special=True, parse_special=False)
+    if len(tokens) < chunk_tokens:
+        raise BadText(
+            f"the text has {len(tokens)} tokens, and {chunk_tokens} are scored at a time", "give a longer text"
+        )
+    return begin_with_bos(cut(tokens, chunk_tokens), info)
+
+
+def check_same_vocabulary(one: ModelInfo, other: ModelInfo) -> None:
+    """Raise DifferentVocabulary unless token ids mean the same to both models."""
+    if one.vocab_size != other.vocab_size:
+        raise DifferentVocabulary(
+            f"{one.path.name} has {one.vocab_size} tokens and {other.path.name} has {other.vocab_size}",
+            "compare a model with the one it was made from",
+        )
+    key = "tokenizer.ggml.tokens"
+    if key in one.arrays and one.read_array(key) != other.read_array(key):
+        raise DifferentVocabulary(
+            f"the tokens of {one.path.name} and {other.path.name} are not the same",
+            "compare a model with the one it was made from",
+        )
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Scored tokens of a chunk, [rows] each."""
+
+    nll: Doubles
+    reference_nll: Doubles
+    kl: Doubles
+    same_top: npt.NDArray[np.bool_]
+
+
+def log_likelihoods(logits: Floats, targets: Tokens) -> Doubles:
+    """log p of the target token in each row: logits [rows, vocab], targets [rows]."""
+    found = np.empty(len(logits))
+    for start in range(0, len(logits), _ROWS_AT_ONCE):
+        rows = logits[start : start + _ROWS_AT_ONCE]
+        tops = rows.max(axis=1)
+        sums = np.exp(rows - tops[:, None]).sum(axis=1)
+        picked = rows[np.arange(len(rows)), targets[start : start + _ROWS_AT_ONCE]]
+        found[start : start + _ROWS_AT_ONCE] = picked - tops - np.log(sums)
+    return found
+
+
+def compare(reference: Floats, logits: Floats, targets: Tokens) -> Rows:
+    """KL(reference ‖ model) and what goes with it, row by row; logits [rows, vocab] of both."""
+    num_rows = len(targets)
+    nll, reference_nll, kl = (np.empty(num_rows) for _ in range(3))
+    same_top = np.empty(num_rows, np.bool_)
+    for start in range(0, num_rows, _ROWS_AT_ONCE):
+        part = slice(start, min(start + _ROWS_AT_ONCE, num_rows))
+        ours, theirs, wanted = logits[part], reference[part], targets[part]
+        index = np.arange(len(wanted))
+        our_top, their_top = ours.argmax(axis=1), theirs.argmax(axis=1)
+        our_max, their_max = ours[index, our_top], theirs[index, their_top]
+        p = np.exp(theirs - their_max[:, None])
+        their_sum = p.sum(axis=1, dtype=np.float64)
+        our_log = our_max + np.log(np.exp(ours - our_max[:, None]).sum(axis=1, dtype=np.float64))
+        their_log = their_max + np.log(their_sum)
+        nll[part] = our_log - ours[index, wanted]
+        reference_nll[part] = their_log - theirs[index, wanted]
+        gaps = np.einsum("ij,ij->i", p, theirs - ours, dtype=np.float64) / their_sum
+        kl[part] = np.maximum(gaps - their_log + our_log, 0.0)
+        same_top[part] = our_top == their_top
+    return Rows(nll, reference_nll, kl, same_top)
+
+
+def _perplexity(nlls: Sequence[Doubles]) -> Perplexity:
+    nll = np.concatenate(nlls)
+    value = math.exp(nll.mean()) if nll.mean() < 700 else math.inf
+    spread = float(nll.std()) / math.sqrt(max(len(nll) - 1, 1))
+    return Perplexity(value, spread * value, len(nll))
+
+
+def _divergence(rows: Sequence[Rows]) -> Divergence:
+    kl = np.concatenate([row.kl for row in rows])
+    low, high = interval(np.array([row.kl.mean() for row in rows]))
+    return Divergence(
+        mean_kl=float(kl.mean()),
+        low=low,
+        high=high,
+        kl_99=float(np.quantile(kl, 0.99)),
+        max_kl=float(kl.max()),
+        same_top=float(np.concatenate([row.same_top for row in rows]).mean()),
+        reference=_perplexity([row.reference_nll for row in rows]),
+    )
+
+
+def interval(chunk_means: Doubles) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean of `chunk_means` (percentiles; the same draws every time)."""
+    draws = np.random.default_rng(0).integers(0, len(chunk_means), (NUM_RESAMPLES, len(chunk_means)))
+    low, high = np.quantile(chunk_means[draws].mean(axis=1), (0.025, 0.975))
+    return float(low), float(high)

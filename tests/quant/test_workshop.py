@@ -1,0 +1,171 @@
+# What is between statistics and files: what is kept, what is held out, what a budget buys, which draft is taken.
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingle.models.gguf_info import read_model_info
+from ingle.quant.activations import capture, cut
+from ingle.quant.calibrate import Calibration, split
+from ingle.quant.draft import Agreement, choose_draft
+from ingle.quant.errors import BadRecipe, BadText
+from ingle.quant.fold import TensorScale
+from ingle.quant.kept import MAX_KEPT, Kept
+from ingle.quant.recipe import parse_override
+from ingle.quant.sensitivity import CANDIDATES, Sensitivities, measure
+from ingle.quant.source import Source
+from ingle.quant.target import Target, parse_bits, parse_size, recipe_within
+from ingle.quant.writer import candidate_path, remove_leftovers
+from ingle.runtime.config import EngineConfig
+from tests.quant.architectures import rewrite, write_model
+from tests.tiny_models import BOS, write_llama
+
+CHUNKS = cut(np.random.default_rng(8).integers(3, 300, 6 * 64).tolist(), 64)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model.gguf", "qwen2")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ingle" / "quantize"
+
+
+def test_what_is_kept_comes_back(model: Path) -> None:
+    names = [tensor.name for tensor in read_model_info(model).tensors if len(tensor.shape) > 1]
+    found = capture(model, CHUNKS, names)
+    Kept("a" * 64, "b" * 64).save_activations(found)
+    again = Kept("a" * 64, "b" * 64).activations()
+    assert again is not None
+    assert (again.num_chunks, again.chunk_tokens) == (6, 64)
+    assert again.squares.keys() == found.squares.keys()
+    for name, stats in found.squares.items():
+        assert np.array_equal(again.squares[name].sums, stats.sums)
+        assert np.array_equal(again.squares[name].counts, stats.counts)
+    for name, one in found.inputs.items():
+        assert again.inputs[name].node == one.node
+        assert np.array_equal(again.inputs[name].mean_abs, one.mean_abs)
+        assert np.array_equal(again.inputs[name].rows.all(), one.rows.all())
+    assert again.inputs["blk.0.attn_q.weight"] is again.inputs["blk.0.attn_k.weight"]  # one input, kept once
+    assert Kept("a" * 64, "c" * 64).activations() is None
+
+
+def test_damaged_files_are_as_if_they_were_not_there(cache: Path) -> None:
+    kept = Kept("a" * 64, "b" * 64)
+    scales = {"x": TensorScale(np.ones(3, np.float32)), "y": TensorScale(None, np.full(2, 2, np.float32))}
+    kept.save_scales("Q4_0", scales)
+    found = kept.scales("Q4_0")
+    assert found is not None
+    assert found["x"].columns is None
+    assert found["y"].columns is not None
+    assert found["y"].columns.tolist() == [2, 2]
+    assert kept.scales("Q5_0") is None
+    (path,) = cache.rglob("*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    assert kept.scales("Q4_0") is None
+
+
+def test_few_models_are_kept(cache: Path) -> None:
+    for number in range(MAX_KEPT + 2):
+        Kept(f"{number}" * 64, "b" * 64)
+        os.utime(cache / f"{str(number) * 20}-{'b' * 20}", (number, number))
+    assert len(list(cache.iterdir())) == MAX_KEPT
+    assert (cache / f"{str(MAX_KEPT + 1) * 20}-{'b' * 20}").exists()
+
+
+def test_one_chunk_in_six_is_held_out(tmp_path: Path) -> None:
+    info = read_model_info(write_llama(tmp_path / "model.gguf"))
+    tokens = np.arange(100, 100 + 12 * 16, dtype=np.int32) % 300
+    parts = split(Calibration(tokens, "a text"), info)
+    length = 12 * 16 // 8
+    assert [len(chunk) for chunk in (*parts.chunks, *parts.held_out)] == [length] * 8
+    assert len(parts.held_out) == 1
+    assert parts.held_out[0][1:].tolist() == tokens[3 * length + 1 : 4 * length].tolist()
+    assert {int(chunk[0]) for chunk in parts.chunks} == {BOS}
+    with pytest.raises(BadText, match="a text: 100 tokens are too few"):
+        split(Calibration(tokens[:100], "a text"), info)
+
+
+def test_what_matters_more_costs_more(model: Path, tmp_path: Path) -> None:
+    """A value projection of the first layer, times four: its error matters more. Coarser types cost more."""
+    name = "blk.0.attn_v.weight"
+    louder = rewrite(model, tmp_path / "louder.gguf", lambda n, values: values * 4 if n == name else values)
+    found = []
+    for path in (model, louder):
+        with Source(path) as source:
+            found.append(measure(source, CHUNKS, {}, (), config=EngineConfig(), progress=lambda done, total: None))
+    row = found[0].names.index(name)
+    eight, four = CANDIDATES.index("Q8_0"), CANDIDATES.index("Q4_0")
+    for one in found:
+        assert np.all(one.errors[:, eight] < one.errors[:, four])
+        assert np.isinf(one.errors[row, CANDIDATES.index("Q4_K")])  # 64 columns
+    shares = [one.errors[row, four] / one.errors[:, four].sum() for one in found]
+    assert shares[1] > shares[0]
+
+
+def _sensitivities(path: Path) -> Sensitivities:
+    names = tuple(t.name for t in read_model_info(path).tensors if len(t.shape) > 1)
+    tensors = {t.name: t for t in read_model_info(path).tensors}
+    sizes = np.zeros((len(names), len(CANDIDATES)), np.int64)
+    errors = np.full(sizes.shape, np.inf)
+    for row, name in enumerate(names):
+        for type_name, bits, error in (("Q4_0", 4.5, 1.0), ("Q8_0", 8.5, 0.01)):
+            col = CANDIDATES.index(type_name)
+            sizes[row, col] = tensors[name].num_values * bits / 8
+            errors[row, col] = error * (100 if "attn_v" in name else 1)
+    return Sensitivities(names, sizes, errors)
+
+
+def test_a_budget_goes_where_it_is_needed(model: Path) -> None:
+    info, found = read_model_info(model), _sensitivities(model)
+    smallest = sum(int(size) for size in found.sizes[:, CANDIDATES.index("Q4_0")])
+    kept = sum(tensor.num_bytes for tensor in info.tensors if len(tensor.shape) == 1)
+    room = smallest + kept + 8192 + 32 * len(info.tensors) + 2048
+    recipe = recipe_within(info, Target("x", file_bytes=room), found, (), num_header_bytes=8192)
+    types = {plan.name: plan.type for plan in recipe.tensors}
+    assert types["blk.0.attn_v.weight"] == types["blk.1.attn_v.weight"] == "Q8_0"
+    assert types["blk.0.ffn_up.weight"] == "Q4_0"
+    assert types["blk.0.attn_norm.weight"] == "F32"
+    assert recipe.mix.name == "x"
+    forced = recipe_within(info, parse_bits(9), found, [parse_override("ffn_up=q4_0")], num_header_bytes=0)
+    assert forced.bits_per_weight <= 9
+    with pytest.raises(BadRecipe, match="cannot be met"):
+        recipe_within(info, Target("x", file_bytes=room - 8192), found, (), num_header_bytes=8192)
+
+
+def test_sizes_as_typed() -> None:
+    assert parse_size("300MB").file_bytes == 300_000_000
+    assert parse_size("1.5 gb").file_bytes == 1_500_000_000
+    assert parse_size("1KiB").file_bytes == 1024
+    assert parse_size("4096").file_bytes == 4096
+    for text in ("", "MB", "-3MB", "0", "3 apples"):
+        with pytest.raises(BadRecipe, match="no size"):
+            parse_size(text)
+    with pytest.raises(BadRecipe, match="cannot be had"):
+        parse_bits(0)
+
+
+def test_the_smallest_draft_that_agrees() -> None:
+    source = Agreement("source", 400, 0.50)
+    small, middle, large = Agreement("a", 100, 0.40), Agreement("b", 200, 0.495), Agreement("c", 300, 0.50)
+    assert choose_draft(source, [large, small, middle]) is middle
+    assert choose_draft(Agreement("source", 400, 0.9), [large, small, middle]) is large
+
+
+def test_candidates_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    ours = candidate_path(out, "awq_gptq")
+    assert ours.name == f".out.gguf.{os.getpid()}.awq_gptq.gguf"
+    dead = 2**22 + 1  # beyond any process
+    left = [f".out.gguf.{dead}.plain.gguf", f"..out.gguf.{dead}.plain.gguf.{dead}.partial", f".out.gguf.{dead}.partial"]
+    others = [f".other.gguf.{dead}.plain.gguf", "out.gguf", ours.name]
+    for name in (*left, *others):
+        (tmp_path / name).touch()
+    remove_leftovers(out)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted(others)
