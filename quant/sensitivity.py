@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Sensitivities:
-    """`sizes` and `errors` are [tensors, CANDIDATES]; infinity for a type that a tensor cannot have."""
+    """`sizes` and `errors` are [tensors, CANDIDATES]; infinity for a type that a tensor cannot or need not have."""
 
     names: tuple[str, ...]
     sizes: npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ def measure(
 ) -> Sensitivities:
     """For every tensor that can be quantized. `chunks`: calibration text; `means`: the importance matrix.
 
-    A tensor that an override is about has that type alone. Raises EngineError, BadWeights.
+    A tensor that an override is about has no row of finite errors: its type is known. Raises EngineError, BadWeights.
     """
     tensors = [t for t in source.info.tensors if is_quantizable(t, source.info.architecture)]
     picked = [chunks[round(i)][:PROBE_TOKENS] for i in np.linspace(0, len(chunks) - 1, NUM_PROBE_CHUNKS)]
@@ -80,17 +80,13 @@ def measure(
     total = len(tensors) + len(groups)
     for row, tensor in enumerate(tensors):
         progress(row, total)
-        override = next((one for one in overrides if one.pattern.search(tensor.name)), None)
+        if any(one.pattern.search(tensor.name) for one in overrides):
+            continue  # its type is known
         sample, importances = _sample(source, tensor, means.get(tensor.name))
         for col, type_name in enumerate(CANDIDATES):
             if tensor.shape[0] % BY_NAME[type_name].block_size == 0:
                 sizes[row, col] = tensor.num_values // tensor.shape[0] * row_bytes(type_name, tensor.shape[0])
                 relative[row, col] = _relative_error(sample, importances, type_name)
-        if override is not None:
-            kept = CANDIDATES.index(override.type_name) if override.type_name in CANDIDATES else None
-            for col in range(len(CANDIDATES)):
-                if col != kept:
-                    relative[row, col] = np.inf
     costs: dict[str, float] = {}
     with ExitStack() as stack:
         probe = _Probe(source.path, picked, config, stack)
@@ -151,7 +147,8 @@ class _Probe:
         self._before = [self._logits(chunk).copy() for chunk in chunks]
 
     def cost(self, source: Source, tensors: Sequence[TensorInfo], means: Mapping[str, Floats]) -> float | None:
-        """KL for a unit of relative error in each of `tensors`; None where the model multiplies by none of them."""
+        """KL for a unit of relative error in each of `tensors`; None where none of them can be
+        replaced: the model does not multiply by them, or they are stored in blocks that do not allow it."""
         error = 0.0
         replaced: list[tuple[str, npt.NDArray[np.uint8]]] = []
         try:
@@ -159,6 +156,9 @@ class _Probe:
                 target = self._weights.get(tensor.name)
                 if target is None or tensor.shape[0] % BY_NAME[PROBE_TYPE].block_size:
                     continue
+                assert BY_ID[target.type_id].name == tensor.type
+                if ggml.requires_imatrix(tensor.type):
+                    continue  # nothing can be written into it
                 values = source.read(tensor.name)
                 stack = values.reshape(-1, *values.shape[-2:])
                 mean = means.get(tensor.name)
@@ -174,9 +174,8 @@ class _Probe:
                 weight = np.repeat(weight, len(flat) // len(weight), axis=0)
                 whole = float((np.square(flat) * weight).sum())
                 error += float((np.square(rounded - flat) * weight).sum()) / whole if whole else 0.0
-                stored = BY_ID[target.type_id].name
-                replaced.append((tensor.name, ggml.quantize(flat, stored)))
-                target.write(ggml.quantize(rounded, stored))
+                replaced.append((tensor.name, source.raw_rows(tensor.name, 0, source.num_rows(tensor.name))))
+                target.write(ggml.quantize(rounded, tensor.type))
             if not error:
                 return None
             return self._kl() / error
