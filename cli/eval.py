@@ -15,6 +15,7 @@ from ingle.cli.errors import InputProblem, UsageProblem
 from ingle.cli.options import ModelFlags
 from ingle.cli.output import Output
 from ingle.cli.progress import Counter, DownloadProgress
+from ingle.cli.stats import number
 
 if TYPE_CHECKING:
     from ingle.quant.evaluate import Evaluation
@@ -115,7 +116,9 @@ def table(found: Evaluation, model: str, reference: str | None) -> list[str]:
             ("99 % KL", f"{divergence.kl_99:.4f}"),
             ("same top", f"{divergence.same_top:.2%}"),
         ]
-    rows.append(("scored", f"{own.num_tokens} tokens in {found.num_chunks} chunks of {found.chunk_tokens}"))
+    rows.append(
+        ("scored", f"{number(own.num_tokens, 'token')} in {number(found.num_chunks, 'chunk')} of {found.chunk_tokens}")
+    )
     return [f"{name:<11}{value}" for name, value in rows]
 
 

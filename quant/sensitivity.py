@@ -24,12 +24,11 @@ from ingle.models.ggml_types import BY_ID, BY_NAME, row_bytes
 from ingle.models.gguf_info import TensorInfo
 from ingle.quant import ggml
 from ingle.quant.activations import Tokens, context_config
-from ingle.quant.evaluate import compare
+from ingle.quant.evaluate import chunk_logits, compare
 from ingle.quant.recipe import Override, is_quantizable
 from ingle.quant.sequential import find_weights
 from ingle.quant.source import Source
 from ingle.runtime.config import EngineConfig
-from ingle.runtime.errors import EngineError
 from ingle.runtime.llama import LlamaModel
 from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.loading import gpu_layers_to_ask
@@ -137,12 +136,12 @@ class _Probe:
     def __init__(self, path: Path, chunks: Sequence[Tokens], config: EngineConfig, stack: ExitStack) -> None:
         self._chunks = chunks
         length = len(chunks[0])
-        self._scored = np.arange(length // 2, length)
+        self._scored = slice(length // 2, length)
         config = context_config(config, length)
         model = LlamaModel(path, gpu_layers_to_ask(config), plain=True)
         stack.callback(model.close)
         self._weights = find_weights(model, chunks[0][:1], config)
-        self._context = LlamaContext(model, length, config, num_outputs=len(self._scored))
+        self._context = LlamaContext(model, length, config, num_outputs=length - length // 2)
         stack.callback(self._context.close)
         self._before = [self._logits(chunk).copy() for chunk in chunks]
 
@@ -187,18 +186,9 @@ class _Probe:
         """Mean over all scored rows, against the model as it was."""
         found = []
         for chunk, before in zip(self._chunks, self._before, strict=True):
-            targets = np.zeros(len(self._scored), np.int32)
+            targets = np.zeros(len(before), np.int32)
             found.append(compare(before, self._logits(chunk), targets).kl.mean())
         return float(np.mean(found))
 
     def _logits(self, chunk: Tokens) -> Floats:
-        context, count = self._context, len(chunk)
-        context.clear()
-        context.tokens[:count] = chunk
-        context.positions[:count] = np.arange(count)
-        context.wanted[:count] = 0
-        context.wanted[self._scored] = 1
-        code = context.decode(count, interruptible=False)
-        if code:
-            raise EngineError(f"llama.cpp gave {code} for a chunk of {count} tokens")
-        return context.logits(len(self._scored))
+        return chunk_logits(self._context, chunk, self._scored)
