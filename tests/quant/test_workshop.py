@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,11 @@ from ingle.quant.draft import Agreement, choose_draft
 from ingle.quant.errors import BadRecipe, BadText
 from ingle.quant.fold import TensorScale
 from ingle.quant.kept import MAX_KEPT, Kept, scales_key
-from ingle.quant.recipe import parse_override
+from ingle.quant.recipe import choose_types, find_mix, parse_override
 from ingle.quant.sensitivity import CANDIDATES, Sensitivities, measure
 from ingle.quant.source import Source
 from ingle.quant.target import Target, check_reachable, parse_bits, parse_size, recipe_within
+from ingle.quant.workshop import Methods, needs_calibration
 from ingle.quant.writer import candidate_path, remove_leftovers
 from ingle.runtime.config import EngineConfig
 from tests.quant.architectures import rewrite, write_model
@@ -163,6 +165,18 @@ def test_impossible_targets_are_refused_with_the_nearest_possible(model: Path) -
         check_reachable(info, parse_bits(4), (), num_header_bytes=0)
     with pytest.raises(BadRecipe, match=r"^0\.0 MB cannot be met: with the smallest types it would be "):
         check_reachable(info, parse_size("1kB"), (), num_header_bytes=4096)
+
+
+def test_what_calibration_is_needed_for(model: Path) -> None:
+    info = read_model_info(model)
+    half, eight, four = (choose_types(info, find_mix(name), has_imatrix=False) for name in ("f16", "q8_0", "q4_0"))
+    rounding = Methods(awq=False, gptq=False, importances={})
+    assert not any(needs_calibration(recipe, Methods()) for recipe in (half, eight))
+    assert not any(needs_calibration(recipe, rounding) for recipe in (half, eight, four))
+    assert [needs_calibration(recipe, Methods(gptq=True)) for recipe in (half, eight, four)] == [False, True, True]
+    assert needs_calibration(four, Methods(awq=False, gptq=False))  # for the importance matrix
+    for wanted in ({"awq": True}, {"gptq": True}, {"gptq": None}):
+        assert needs_calibration(four, replace(rounding, **wanted))
 
 
 def _sensitivities(path: Path) -> Sensitivities:
