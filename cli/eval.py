@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from ingle.cli.errors import InputProblem, UsageProblem
 from ingle.cli.options import ModelFlags
 from ingle.cli.output import Output
 from ingle.cli.progress import Counter, DownloadProgress
+from ingle.cli.stats import number
 
 if TYPE_CHECKING:
     from ingle.quant.evaluate import Evaluation
@@ -34,8 +36,9 @@ class EvalFlags:
     opening: ModelFlags
 
 
-def evaluate_command(flags: EvalFlags, output: Output) -> int:
-    """Raises what resolving, loading and scoring raise, each with its reason."""
+def evaluate_command(flags: EvalFlags, output: Output, raise_if_stopped: Callable[[], None]) -> int:
+    """Raises what resolving, loading and scoring raise, each with its reason. `raise_if_stopped` is called with each
+    chunk: what a signal raises is lost where llama.cpp calls Python, as its log does."""
     settings = settings_file.load()
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     text = read_text(flags.text, "--text")
@@ -51,13 +54,18 @@ def evaluate_command(flags: EvalFlags, output: Output) -> int:
         if reference.path.exists() and model.path.exists() and reference.path.samefile(model.path):
             raise UsageProblem("MODEL and --against are the same file", "name what it is to be compared with")
     with Counter(output, "chunks") as counter:
+
+        def progress(done: int, total: int) -> None:
+            raise_if_stopped()
+            counter.update(done, total)
+
         found = evaluate(
             model.path,
             text,
             against=reference.path if reference else None,
             max_chunks=flags.chunks,
             config=config,
-            progress=counter.update,
+            progress=progress,
         )
     reference_name = reference.name if reference else None
     if flags.json:
@@ -108,7 +116,9 @@ def table(found: Evaluation, model: str, reference: str | None) -> list[str]:
             ("99 % KL", f"{divergence.kl_99:.4f}"),
             ("same top", f"{divergence.same_top:.2%}"),
         ]
-    rows.append(("scored", f"{own.num_tokens} tokens in {found.num_chunks} chunks of {found.chunk_tokens}"))
+    rows.append(
+        ("scored", f"{number(own.num_tokens, 'token')} in {number(found.num_chunks, 'chunk')} of {found.chunk_tokens}")
+    )
     return [f"{name:<11}{value}" for name, value in rows]
 
 

@@ -57,7 +57,7 @@ def eval_command(
         quiet=quiet,
         opening=ModelFlags(threads=threads, gpu_layers=gpu_layers, flash_attn=flash_attn, offline=offline),
     )
-    return lambda output, _signals: evaluate_command(flags, output)
+    return lambda output, signals: evaluate_command(flags, output, signals.raise_if_stopped)
 
 
 def quantize_command(
@@ -101,7 +101,8 @@ def quantize_command(
         typer.Option(
             "--calib",
             metavar="FILE",
-            help="Text, or conversations as JSON lines, to calibrate on. Left out: what the model writes itself.",
+            help="Text, or conversations as JSON lines, to calibrate on: the first 16,384 tokens."
+            " Left out: what the model writes itself.",
         ),
     ] = None,
     no_awq: Annotated[bool, typer.Option("--no-awq", help="Without scales for input channels.")] = False,
@@ -191,4 +192,4 @@ def quantize_command(
         offline=offline,
         quiet=quiet,
     )
-    return lambda output, _signals: quantize(flags, output)
+    return lambda output, signals: quantize(flags, output, signals.raise_if_stopped)

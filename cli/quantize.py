@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,8 +47,9 @@ class QuantizeFlags:
     quiet: bool | None = None
 
 
-def quantize(flags: QuantizeFlags, output: Output) -> int:
-    """Returns the exit code; raises what `errors.describe` turns into one."""
+def quantize(flags: QuantizeFlags, output: Output, raise_if_stopped: Callable[[], None] = lambda: None) -> int:
+    """Returns the exit code; raises what `errors.describe` turns into one. `raise_if_stopped` is called with every
+    step: what a signal raises is lost where llama.cpp calls Python, as its log does."""
     # Our threads work on many small matrices at once. OpenBLAS's own would wait for one another, and spin: on two busy
     # cores a Cholesky factor of 576 columns takes 0.88 s with them and 0.01 s without. numpy reads this when imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -76,7 +77,7 @@ def quantize(flags: QuantizeFlags, output: Output) -> int:
             source.refuse_if_coarse()
         elif source.coarse_types:
             output.warn(f"{ref.path.name} is quantized already: what that has lost stays lost")
-        job = Job(flags, output, source, overrides, config)
+        job = Job(flags, output, source, overrides, config, raise_if_stopped)
         if drafted is not None:
             from ingle.cli.quantize_draft import draft
 
@@ -142,6 +143,19 @@ def _outs(flags: QuantizeFlags, model: Path, names: Sequence[str]) -> list[Path]
     for out in outs:
         if not out.parent.is_dir():
             raise InputProblem(f"no such folder: {out.parent}", "make it first")
-        if out.exists() and not flags.force and not flags.dry_run:
-            raise UsageProblem(f"{out} exists", "--force replaces it, -o names another")
+        _refuse_existing(out, flags)
+    if flags.keep_imatrix:
+        _refuse_existing(imatrix_path(outs[0]), flags)
     return outs
+
+
+def _refuse_existing(out: Path, flags: QuantizeFlags) -> None:
+    if out.exists() and not out.is_file():
+        raise UsageProblem(f"{out} is no file", "name one with -o")
+    if out.exists() and not flags.force and not flags.dry_run:
+        raise UsageProblem(f"{out} exists", "--force replaces it, -o names another")
+
+
+def imatrix_path(out: Path) -> Path:
+    """Where --keep-imatrix writes: beside the first file."""
+    return out.with_name(f"{out.stem}.imatrix.gguf")

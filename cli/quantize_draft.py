@@ -12,7 +12,8 @@ from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
 from ingle.quant.draft import LADDER, agreements, choose_draft, ladder
 from ingle.quant.evaluate import check_same_vocabulary
-from ingle.quant.writer import candidate_path, remove_leftovers
+from ingle.quant.source import Source
+from ingle.quant.writer import candidate_path, put_in_place, remove_leftovers
 
 if TYPE_CHECKING:
     from ingle.cli.quantize_job import Job
@@ -28,8 +29,10 @@ def draft(job: Job, target: Path, out: Path) -> int:
     story = Story(job.source, job.given, job.flags.json)
     recipes = ladder(job.source.info, has_imatrix=not job.flags.no_imatrix, overrides=job.overrides)
     workshop = story.workshop = job.open_workshop(story, recipes, ())
+    with Source(target) as judge:
+        sha256 = job.sha256(judge)
     writes = job.stages("the target writes the text that drafts are judged on")
-    text = calibrate.self_written(target, num_tokens=NUM_TOKENS, config=job.config, progress=writes)
+    text = calibrate.self_written(target, sha256, num_tokens=NUM_TOKENS, config=job.config, progress=writes)
     chunks = calibrate.split(text, drafted).held_out
     remove_leftovers(out)
     files = [(mix, recipe, candidate_path(out, mix.lower())) for (mix, _), recipe in zip(LADDER, recipes, strict=True)]
@@ -44,7 +47,7 @@ def draft(job: Job, target: Path, out: Path) -> int:
             progress=job.stages("comparing with the target"),
         )
         best = choose_draft(source, found)
-        made[best.name].written.path.replace(out)
+        put_in_place(made[best.name].written.path, out)
     finally:
         for _, _, path in files:
             path.unlink(missing_ok=True)

@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from ingle.cli.errors import InputProblem
 from ingle.cli.eval import read_text
 from ingle.cli.output import Output
 from ingle.cli.progress import DownloadProgress, StageProgress
-from ingle.cli.quantize import QuantizeFlags
+from ingle.cli.quantize import QuantizeFlags, imatrix_path
 from ingle.cli.quantize_report import Story, tell, tell_fallbacks, tell_plan
 from ingle.cli.quantize_speed import measure
 from ingle.cli.stats import number
@@ -26,7 +25,7 @@ from ingle.quant.imatrix_file import FittedImatrix, ImatrixData, fit, read_imatr
 from ingle.quant.mixes import Mix
 from ingle.quant.recipe import Override, Recipe, choose_types, is_quantizable
 from ingle.quant.source import Source
-from ingle.quant.target import Target, header_size, recipe_within
+from ingle.quant.target import Target, check_reachable, header_size, recipe_within
 from ingle.quant.verdict import MAX_CHUNKS, Speed
 from ingle.quant.workshop import Methods, Stages, Workshop, needs_calibration
 from ingle.runtime.config import EngineConfig
@@ -55,13 +54,18 @@ class Job:
     """One run, from what was asked for to what is told."""
 
     def __init__(
-        self, flags: QuantizeFlags, output: Output, source: Source, overrides: Sequence[Override], config: EngineConfig
+        self,
+        flags: QuantizeFlags,
+        output: Output,
+        source: Source,
+        overrides: Sequence[Override],
+        config: EngineConfig,
+        raise_if_stopped: Callable[[], None],
     ) -> None:
         """Reads what the flags name: importances, the text to judge on. Raises InputProblem, BadImatrix, BadText."""
-
         self.flags, self.output, self.source, self.config = flags, output, source, config
         self.overrides = overrides
-        self.stages: Stages = StageProgress(output)
+        self.stages: Stages = _stoppable(StageProgress(output), raise_if_stopped)
         self.writing = DownloadProgress(output)
         self.given = _importances(flags.imatrix, source, output)
         importances = self.given.fitted.means if self.given is not None else {} if flags.no_imatrix else None
@@ -74,7 +78,6 @@ class Job:
 
     def run(self, wishes: Sequence[Wish], outs: Sequence[Path]) -> int:
         """Make all files, judge them, tell."""
-
         story = Story(self.source, self.given, self.flags.json)
         known: dict[str, list[Recipe]] = {}
         for wish, out in zip(wishes, outs, strict=True):
@@ -85,8 +88,12 @@ class Job:
                     self.source.info, has_imatrix=not self.flags.no_imatrix, overrides=self.overrides
                 )
             self.check(out, known.get(wish.name, []))
+            if wish.target is not None:
+                check_reachable(self.source.info, wish.target, self.overrides, num_header_bytes=self.num_header_bytes)
             for recipe in known.get(wish.name, []):
                 tell_fallbacks(recipe, self.output)
+        if self.flags.keep_imatrix:
+            pipeline.check_place(self.source, imatrix_path(outs[0]))
         if self.flags.dry_run:
             tell_plan(story, [known[wish.name][0] for wish in wishes], outs, self.output)
             return 0
@@ -96,6 +103,7 @@ class Job:
         for wish, out in zip(wishes, outs, strict=True):
             if wish.target is not None:
                 recipe = self.within(workshop, wish.target)
+                tell_fallbacks(recipe, self.output)
             elif wish.mix is None:
                 recipe, reason = int4.choose_int4(
                     workshop, known[wish.name], out, self.measure, config=self.config, stages=self.stages
@@ -116,7 +124,6 @@ class Job:
         return 0
 
     def recipe_of(self, mix: Mix) -> Recipe:
-
         return choose_types(self.source.info, mix, has_imatrix=not self.flags.no_imatrix, overrides=self.overrides)
 
     def check(self, out: Path, recipes: Sequence[Recipe]) -> None:
@@ -135,11 +142,7 @@ class Job:
     def open_workshop(self, story: Story, recipes: Sequence[Recipe], wishes: Sequence[Wish]) -> Workshop:
         """Hash the source, and find the text to calibrate on where any file needs one."""
         info = self.source.info
-        self.writing.start(info.size_bytes, f"reading {self.source.path.name}")
-        try:
-            story.sha256 = self.source.sha256(self.writing.update)
-        finally:
-            self.writing.finish()
+        story.sha256 = self.sha256(self.source)
         story.calibration = self.given_text
         if story.calibration is None and (
             (self.flags.keep_imatrix and self.given is None)
@@ -147,7 +150,9 @@ class Job:
             or any(needs_calibration(recipe, self.methods) for recipe in recipes)
         ):
             stage = self.stages("the model writes the text it is calibrated on")
-            story.calibration = calibrate.self_written(self.source.path, config=self.config, progress=stage)
+            story.calibration = calibrate.self_written(
+                self.source.path, story.sha256, config=self.config, progress=stage
+            )
         workshop = Workshop(
             self.source,
             story.sha256,
@@ -165,20 +170,26 @@ class Job:
                     f"{total - covered} of {total} expert matrices saw no text: their columns all weigh the same"
                 )
         if self.flags.awq and story.calibration is not None and not workshop.can_scale:
-            self.output.note(f"{info.architecture} models cannot be scaled: the importance matrix does what it can")
+            rest = ": the importance matrix does what it can" if workshop.means else ""
+            self.output.note(f"{info.architecture} models cannot be scaled{rest}")
         return workshop
 
-    def _read_calibration(self, path: Path) -> Calibration:
+    def sha256(self, source: Source) -> str:
+        """Of all of `source`, with a bar. Raises BadModelFile."""
+        self.writing.start(source.info.size_bytes, f"reading {source.path.name}")
         try:
-            return calibrate.from_file(path, self.source.path)
-        except FileNotFoundError:
-            raise InputProblem(f"no such file: {path}", "check the path given with --calib") from None
-        except OSError as error:
-            raise InputProblem(f"cannot read {path}: {error.strerror}", "check its permissions") from None
+            return source.sha256(self.writing.update)
+        finally:
+            self.writing.finish()
+
+    def _read_calibration(self, path: Path) -> Calibration:
+        found = calibrate.from_text(read_text(path, "--calib"), path, self.source.path)
+        if found.num_left:
+            self.output.note(f"{path}: calibrated on the first {len(found.tokens)} tokens, {found.num_left} are left")
+        return found
 
     def within(self, workshop: Workshop, target: Target) -> Recipe:
         """Types for a budget."""
-
         assert workshop.split is not None
         found = sensitivity.measure(
             self.source,
@@ -193,24 +204,26 @@ class Job:
             target,
             found,
             self.overrides,
-            num_header_bytes=header_size(self.source, self.overrides),
+            num_header_bytes=self.num_header_bytes,
         )
 
-    def measure(self, path: Path) -> Speed:
+    @property
+    def num_header_bytes(self) -> int:
+        """Of a file to be, at most. Any hash is as long as any other."""
+        return header_size(self.source, self.overrides, _origin(self.source, "0" * 64, self.given))
 
+    def measure(self, path: Path) -> Speed:
         return measure(path, self.config)
 
     def keep_imatrix(self, workshop: Workshop, out: Path) -> Path:
         """Beside `out`. Raises StoreError."""
-
         data = self.given.data if self.given is not None else workshop.imatrix_data()
-        kept = out.with_name(f"{out.stem}.imatrix.gguf")
+        kept = imatrix_path(out)
         write_imatrix(kept, data)
         return kept
 
     def judge(self, story: Story, workshop: Workshop) -> None:
         """Fill in the verdict. The files are there whatever becomes of it."""
-
         chunks = self.text_chunks
         if chunks is not None:
             story.judged_on = str(self.flags.eval_text)
@@ -230,10 +243,22 @@ class Job:
             self.output.warn(f"no verdict: {error}")
 
 
+def _stoppable(stages: Stages, raise_if_stopped: Callable[[], None]) -> Stages:
+    def begin(label: str) -> Callable[[int, int], None]:
+        update = stages(label)
+
+        def step(done: int, total: int) -> None:
+            raise_if_stopped()
+            update(done, total)
+
+        return step
+
+    return begin
+
+
 def _importances(path: Path | None, source: Source, output: Output) -> Importances | None:
     if path is None:
         return None
-
     data = read_imatrix(path)
     fitted = fit(data, source.info, path)
     if fitted.ignored:
@@ -248,7 +273,6 @@ def _importances(path: Path | None, source: Source, output: Output) -> Importanc
 
 def _origin(source: Source, sha256: str, importances: Importances | None) -> dict[str, EncodedValue]:
     """Keys that say what a file was made of."""
-
     metadata = {
         "ingle.quantize.version": gguf_values.string(version("ingle")),
         "ingle.quantize.source.file": gguf_values.string(source.path.name),

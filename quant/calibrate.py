@@ -2,9 +2,9 @@
 # This file may not know what is measured on it. Generation goes through the engine as any other does.
 """Calibration tokens.
 
-``from_file``: a text, or JSON lines of conversations rendered with the model's own template. ``self_written``: the
+``from_text``: a text, or JSON lines of conversations rendered with the model's own template. ``self_written``: the
 model continues our seeds (seeds.py), all of them together, at temperature 0.8 with fixed seeds of the sampler:
-text as it meets in use, of every kind, and no download. What it wrote is kept by model under the cache
+text as it meets in use, of every kind, and no download. What it wrote is kept by the hash of the model under the cache
 folder, one file for each round through the seeds, so that an interrupted run goes on with the next round.
 """
 
@@ -38,15 +38,16 @@ _NUM_TOGETHER: Final = 16
 _TEMPERATURE: Final = 0.8
 _FORMAT: Final = 1
 _MAX_ROUNDS: Final = 64
-_NUM_SAMPLES, _SAMPLE_BYTES = 64, 4096  # of the weights, for the name of the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Tokens in the order they are computed, and where they are from. `digest` tells one calibration from another."""
+    """Tokens in the order they are computed, and where they are from. `num_left`: tokens of the text that are not used.
+    `digest` tells one calibration from another."""
 
     tokens: Tokens
     origin: str
+    num_left: int = 0
 
     @property
     def digest(self) -> str:
@@ -56,16 +57,12 @@ class Calibration:
 # -- the user's text ---------------------------------------------------------------------------------------------------
 
 
-def from_file(path: Path, model: Path, *, max_tokens: int | None = DEFAULT_TOKENS) -> Calibration:
-    """Tokens of the text at `path`, at most `max_tokens` of them (None: all). A name that ends in ``.jsonl`` holds one
-    conversation a line: ``{"messages": [{"role": …, "content": …}, …]}`` or the bare list.
+def from_text(text: str, path: Path, model: Path, *, max_tokens: int | None = DEFAULT_TOKENS) -> Calibration:
+    """Tokens of `text`, which stands in the file at `path`, at most `max_tokens` of them (None: all). A name that ends
+    in ``.jsonl`` holds one conversation a line: ``{"messages": [{"role": …, "content": …}, …]}`` or the bare list.
 
-    Raises BadText for a file without text, one that is not UTF-8, or a line that is no conversation; OSError.
+    Raises BadText for a text without any, or a line that is no conversation.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise BadText(f"{path} is not UTF-8 text") from None
     info = read_model_info(model)
     is_chats = path.suffix.lower() == ".jsonl"
     template = ChatTemplate.from_info(info)
@@ -74,7 +71,8 @@ def from_file(path: Path, model: Path, *, max_tokens: int | None = DEFAULT_TOKEN
     tokens = [t for part in _tokenize(model, parts, with_bos=with_bos, parse_special=is_chats) for t in part]
     if not tokens or not text.strip():
         raise BadText(f"{path} holds no text", "give a file with some pages of the text the model will meet")
-    return Calibration(np.array(tokens[:max_tokens], np.int32), str(path))
+    used = tokens[:max_tokens]
+    return Calibration(np.array(used, np.int32), str(path), len(tokens) - len(used))
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
@@ -85,8 +83,8 @@ def _render(line: str, number: int, path: Path, template: ChatTemplate) -> str:
     where = f"{path}, line {number}"
     try:
         record: Any = json.loads(line)
-    except ValueError as error:
-        raise BadText(f"{where}: not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise BadText(f"{where}: not JSON ({error})", "a .jsonl holds one conversation a line") from None
     turns = record.get("messages") if isinstance(record, dict) else record
     if not isinstance(turns, list) or not turns:
         raise BadText(f"{where}: no conversation", 'a line is {"messages": [{"role": "user", "content": "…"}, …]}')
@@ -114,22 +112,24 @@ def _tokenize(model: Path, parts: Sequence[str], *, with_bos: bool, parse_specia
 
 def self_written(
     model: Path,
+    sha256: str,
     *,
     num_tokens: int = DEFAULT_TOKENS,
     config: EngineConfig | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Calibration:
-    """`num_tokens` tokens of the model's own writing, from the cache where it has written before.
+    """`num_tokens` tokens of the model's own writing, from the cache where it has written before. `sha256`: of the
+    model's files, all of them (`Source.sha256`), template and tokenizer included; what it wrote is kept under that.
 
     Raises BadText when the model ends every text at once, StoreError, EngineError, ModelError.
     """
     info = read_model_info(model)
-    folder = ensure_private_dir(cache_dir() / "calibration" / model_digest(info))
+    folder = ensure_private_dir(cache_dir() / "calibration" / sha256[:32])
     found: list[int] = []
     round_number = 0
     while len(found) < num_tokens:
         path = folder / f"round-{round_number}.json"
-        written = _read_round(path)
+        written = _read_round(path, info.vocab_size)
         if written is None:
             written = _write_round(model, info, round_number, config, _Shifted(progress, len(found), num_tokens))
             _save_round(path, written)
@@ -151,19 +151,6 @@ class _Shifted:
 
     def __call__(self, num_tokens: int) -> None:
         self.progress(min(self.num_before + num_tokens, self.num_wanted), self.num_wanted)
-
-
-def model_digest(info: ModelInfo) -> str:
-    """A name for the model's weights: tensors, sizes and samples of the file, not its place or time."""
-    digest = hashlib.sha256(f"{info.architecture} {info.size_bytes}\n".encode())
-    for tensor in info.tensors:
-        digest.update(f"{tensor.name} {tensor.shape} {tensor.type} {tensor.offset}\n".encode())
-    size = info.path.stat().st_size
-    with open(info.path, "rb", buffering=0) as file:
-        for number in range(_NUM_SAMPLES):
-            file.seek(max(size - _SAMPLE_BYTES, 0) * number // (_NUM_SAMPLES - 1))
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
 
 
 def _prompts(engine: Any, info: ModelInfo) -> list[list[int]]:
@@ -222,14 +209,14 @@ def _write_round(
     return [token for text in texts.values() for token in text]
 
 
-def _read_round(path: Path) -> list[int] | None:
-    """None where there is no such file, or one that is not whole."""
+def _read_round(path: Path, num_vocab: int) -> list[int] | None:
+    """None where there is no such file, or one that is not whole or holds what are no tokens of this model."""
     try:
         record = json.loads(path.read_bytes())
         tokens = record["tokens"] if record["format"] == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < num_vocab for token in tokens):
         return None
     return tokens
 
@@ -244,8 +231,9 @@ def _save_round(path: Path, tokens: list[int]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise store_error(error, f"write {path}") from None
+    finally:
+        temporary.unlink(missing_ok=True)  # after Ctrl-C too
 
 
 # -- what is measured on, and what is judged on ------------------------------------------------------------------------

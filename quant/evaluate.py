@@ -80,22 +80,27 @@ class _Scorer:
         config = context_config(config, chunk_tokens)
         self.model = load_model(path, config)
         stack.callback(self.model.close)
-        self._num_rows = chunk_tokens - 1 - self._first
-        self._context = LlamaContext(self.model, chunk_tokens, config, num_outputs=self._num_rows)
+        self._context = LlamaContext(self.model, chunk_tokens, config, num_outputs=chunk_tokens - 1 - self._first)
         stack.callback(self._context.close)
 
     def logits(self, chunk: Tokens) -> Floats:
         """[scored tokens, vocab], a view that the next call overwrites."""
-        context = self._context
-        context.clear()
-        context.tokens[: len(chunk)] = chunk
-        context.positions[: len(chunk)] = np.arange(len(chunk))
-        context.wanted[: len(chunk)] = 0
-        context.wanted[self._first : len(chunk) - 1] = 1
-        code = context.decode(len(chunk), interruptible=False)
-        if code:
-            raise EngineError(f"llama.cpp gave {code} for a chunk of {len(chunk)} tokens")
-        return context.logits(self._num_rows)
+        return chunk_logits(self._context, chunk, slice(self._first, len(chunk) - 1))
+
+
+def chunk_logits(context: LlamaContext, chunk: Tokens, scored: slice) -> Floats:
+    """Of the rows `scored` of `chunk`, computed alone: [rows, vocab], a view that the next decode overwrites. Raises
+    EngineError."""
+    count = len(chunk)
+    context.clear()
+    context.tokens[:count] = chunk
+    context.positions[:count] = np.arange(count)
+    context.wanted[:count] = 0
+    context.wanted[scored] = 1
+    code = context.decode(count, interruptible=False)
+    if code:
+        raise EngineError(f"llama.cpp gave {code} for a chunk of {count} tokens")
+    return context.logits(scored.stop - scored.start)
 
 
 def evaluate(
@@ -113,12 +118,11 @@ def evaluate(
     Raises BadText for a text shorter than one chunk, DifferentVocabulary when the two do not have the same tokens,
     ModelError, EngineError.
     """
+    if against is not None:
+        check_same_vocabulary(read_model_info(path), read_model_info(against))  # before any weights are read
     with ExitStack() as stack:
         model = _Scorer(path, chunk_tokens, config, stack)
-        reference = None
-        if against is not None:
-            reference = _Scorer(against, chunk_tokens, config, stack)
-            check_same_vocabulary(model.info, reference.info)
+        reference = None if against is None else _Scorer(against, chunk_tokens, config, stack)
         chunks = _chunks(model.model, model.info, text, chunk_tokens)[:max_chunks]
         return _score([model], reference, chunks, progress)[0]
 
@@ -134,11 +138,11 @@ def evaluate_together(
     """Compare all models at `paths` with the one at `against`, which computes each of `chunks` (all of one length) only
     once. All are open at a time. Raises as `evaluate` does."""
     chunk_tokens = len(chunks[0])
+    for path in paths:
+        check_same_vocabulary(read_model_info(path), read_model_info(against))
     with ExitStack() as stack:
         reference = _Scorer(against, chunk_tokens, config, stack)
         models = [_Scorer(path, chunk_tokens, config, stack) for path in paths]
-        for model in models:
-            check_same_vocabulary(model.info, reference.info)
         return _score(models, reference, chunks, progress)
 
 

@@ -35,10 +35,6 @@ class TensorScale:
             values = np.multiply(values, factors, dtype=np.float32)
         return values
 
-    def rows_part(self, start: int, end: int) -> TensorScale:
-        """The factors of a slice of the rows."""
-        return TensorScale(None if self.rows is None else self.rows[start:end], self.columns)
-
     def importances(self, mean_squares: Floats) -> Floats:
         """Mean squares of the inputs [..., cols] as they are once these columns have been scaled: an importance
         matrix for the scaled weights."""

@@ -25,6 +25,7 @@ from ingle.quant import awq, ggml, gptq
 from ingle.quant.activations import Activations, Tokens
 from ingle.quant.fold import NO_SCALE, TensorScale, tensor_scales
 from ingle.quant.groups import Group, groups_of
+from ingle.quant.recipe import FLOAT_TYPES
 from ingle.quant.sequential import by_node, walk
 from ingle.runtime.config import EngineConfig
 
@@ -33,8 +34,6 @@ Bytes = npt.NDArray[np.uint8]
 Read = Callable[[str], Floats]
 """The name of a tensor → its values, columns last."""
 Progress = Callable[[int, int], None]
-
-_FLOATS = ("F32", "F16", "BF16")
 
 
 def _silent(_done: int, _total: int) -> None:
@@ -71,7 +70,7 @@ def find_scales(
 
     def search(group: Group) -> awq.Choice | None:
         stats = activations.inputs.get(group.linears[0])
-        names = [name for name in group.linears if types[name] not in _FLOATS and name in activations.squares]
+        names = [name for name in group.linears if types[name] not in FLOAT_TYPES and name in activations.squares]
         if stats is None or not names:
             return None
         with lock:
@@ -127,7 +126,7 @@ def feed_back(
     readers = {
         node: matched
         for node, names in by_node(activations).items()
-        if (matched := tuple(name for name in names if types[name] not in _FLOATS))
+        if (matched := tuple(name for name in names if types[name] not in FLOAT_TYPES))
     }
     weighed = importances(means, scales)
     blocks: dict[str, Bytes] = {}

@@ -12,7 +12,7 @@ from ingle.quant.four_bits import INT4_CANDIDATES, choose_among
 from ingle.quant.recipe import Override, Recipe, choose_types, find_mix
 from ingle.quant.verdict import Measure, figures_of, judge
 from ingle.quant.workshop import Stages, Workshop
-from ingle.quant.writer import candidate_path
+from ingle.quant.writer import candidate_path, remove_leftovers
 from ingle.runtime.config import EngineConfig
 
 
@@ -33,6 +33,7 @@ def choose_int4(
 ) -> tuple[Recipe, str]:
     """The recipe, and why. Files are written beside `out` and removed. Raises what writing and loading raise."""
     assert workshop.split is not None
+    remove_leftovers(out)
     written = {recipe.mix.name: candidate_path(out, recipe.mix.name.lower()) for recipe in among}
     try:
         for recipe in among:

@@ -23,10 +23,12 @@ import numpy.typing as npt
 from ingle.models.errors import store_error
 from ingle.models.places import cache_dir, ensure_private_dir
 from ingle.quant.activations import Activations, InputStats, Rows, SquareSums
-from ingle.quant.fold import TensorScale
+from ingle.quant.fold import Floats, TensorScale
+from ingle.quant.writer import is_alive
 
 MAX_KEPT: Final = 4
 _FORMAT: Final = 1
+"""Of the files, and of what is searched and how: raised when the same inputs would give something else."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -42,6 +44,10 @@ class Kept:
         newest = sorted((entry for entry in folder.iterdir() if entry.is_dir()), key=lambda e: -e.stat().st_mtime)
         for old in newest[MAX_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
+        for left in self._folder.glob("*.tmp"):  # of a process that was killed while it wrote
+            owner = left.name.split(".")[-2]
+            if owner.isdecimal() and not is_alive(int(owner)):
+                left.unlink(missing_ok=True)
 
     def activations(self) -> Activations | None:
         """What `save_activations` was given; None where there is none."""
@@ -104,6 +110,15 @@ class Kept:
         return self._folder / f"scales-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
 
 
+def scales_key(types: Mapping[str, str], means: Mapping[str, Floats]) -> str:
+    """What scales depend on beside source and text: types by tensor, and the importance matrix, all of it."""
+    digest = hashlib.sha256(repr(sorted(types.items())).encode())
+    for name in sorted(means):
+        digest.update(f"{name} {means[name].shape}\n".encode())
+        digest.update(np.ascontiguousarray(means[name], "<f4").tobytes())
+    return digest.hexdigest()
+
+
 def _read(path: Path) -> tuple[dict[str, Any], Arrays] | None:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -119,9 +134,11 @@ def _write(path: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     text = np.frombuffer(json.dumps({"format": _FORMAT, **about}).encode(), np.uint8)
     try:
+        ensure_private_dir(path.parent)  # where others have calibrated many models since, it has been removed
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             np.savez(file, about=text, **arrays)  # type: ignore[arg-type]
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise store_error(error, f"write {path}") from None
+    finally:
+        temporary.unlink(missing_ok=True)  # after Ctrl-C too

@@ -135,13 +135,18 @@ def choose_types(info: ModelInfo, mix: Mix, *, has_imatrix: bool, overrides: Seq
     """
     chooser = _Chooser(info, mix, has_imatrix, overrides)
     chosen = {tensor.name: chooser.choose(tensor) for tensor in sorted(info.tensors, key=_llama_order)}
+    check_overrides(info, overrides)
+    return Recipe(mix, tuple(chosen[tensor.name] for tensor in info.tensors), tuple(overrides))
+
+
+def check_overrides(info: ModelInfo, overrides: Sequence[Override]) -> None:
+    """Raise BadRecipe for one that is about no tensor which can be quantized."""
     for override in overrides:
         if not any(is_quantizable(t, info.architecture) and override.pattern.search(t.name) for t in info.tensors):
             raise BadRecipe(
                 f"no tensor that can be quantized matches {override.pattern.pattern!r}",
-                "`ingle quantize MODEL --dry-run --json` lists the tensors' names",
+                "`ingle quantize MODEL --to q8_0 --dry-run --json` lists the tensors' names",
             )
-    return Recipe(mix, tuple(chosen[tensor.name] for tensor in info.tensors), tuple(overrides))
 
 
 def is_quantizable(tensor: TensorInfo, architecture: str) -> bool:
@@ -210,7 +215,7 @@ class _Chooser:
             wanted = self._mix.default_type
         else:
             wanted = self._by_rules(tensor)
-        chosen = _fitting(tensor, wanted)
+        chosen = fitting(tensor, wanted)
         return TensorPlan(
             tensor.name,
             tensor.shape,
@@ -257,7 +262,7 @@ class _Chooser:
         return chosen in _WANT_IMATRIX or (chosen == "Q2_K" and self._mix.name == "Q2_K_S")
 
 
-def _fitting(tensor: TensorInfo, wanted: str) -> str:
+def fitting(tensor: TensorInfo, wanted: str) -> str:
     """`wanted`, or what can be had instead where the tensor's rows are not whole blocks of it."""
     for name in (wanted, FALLBACK.get(wanted)):
         if name is not None and tensor.shape[0] % BY_NAME[name].block_size == 0:

@@ -24,12 +24,11 @@ from ingle.models.ggml_types import BY_ID, BY_NAME, row_bytes
 from ingle.models.gguf_info import TensorInfo
 from ingle.quant import ggml
 from ingle.quant.activations import Tokens, context_config
-from ingle.quant.evaluate import compare
+from ingle.quant.evaluate import chunk_logits, compare
 from ingle.quant.recipe import Override, is_quantizable
 from ingle.quant.sequential import find_weights
 from ingle.quant.source import Source
 from ingle.runtime.config import EngineConfig
-from ingle.runtime.errors import EngineError
 from ingle.runtime.llama import LlamaModel
 from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.loading import gpu_layers_to_ask
@@ -50,7 +49,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Sensitivities:
-    """`sizes` and `errors` are [tensors, CANDIDATES]; infinity for a type that a tensor cannot have."""
+    """`sizes` and `errors` are [tensors, CANDIDATES]; infinity for a type that a tensor cannot or need not have."""
 
     names: tuple[str, ...]
     sizes: npt.NDArray[np.int64]
@@ -68,7 +67,7 @@ def measure(
 ) -> Sensitivities:
     """For every tensor that can be quantized. `chunks`: calibration text; `means`: the importance matrix.
 
-    A tensor that an override is about has that type alone. Raises EngineError, BadWeights.
+    A tensor that an override is about has no row of finite errors: its type is known. Raises EngineError, BadWeights.
     """
     tensors = [t for t in source.info.tensors if is_quantizable(t, source.info.architecture)]
     picked = [chunks[round(i)][:PROBE_TOKENS] for i in np.linspace(0, len(chunks) - 1, NUM_PROBE_CHUNKS)]
@@ -80,17 +79,13 @@ def measure(
     total = len(tensors) + len(groups)
     for row, tensor in enumerate(tensors):
         progress(row, total)
-        override = next((one for one in overrides if one.pattern.search(tensor.name)), None)
+        if any(one.pattern.search(tensor.name) for one in overrides):
+            continue  # its type is known
         sample, importances = _sample(source, tensor, means.get(tensor.name))
         for col, type_name in enumerate(CANDIDATES):
             if tensor.shape[0] % BY_NAME[type_name].block_size == 0:
                 sizes[row, col] = tensor.num_values // tensor.shape[0] * row_bytes(type_name, tensor.shape[0])
                 relative[row, col] = _relative_error(sample, importances, type_name)
-        if override is not None:
-            kept = CANDIDATES.index(override.type_name) if override.type_name in CANDIDATES else None
-            for col in range(len(CANDIDATES)):
-                if col != kept:
-                    relative[row, col] = np.inf
     costs: dict[str, float] = {}
     with ExitStack() as stack:
         probe = _Probe(source.path, picked, config, stack)
@@ -141,17 +136,18 @@ class _Probe:
     def __init__(self, path: Path, chunks: Sequence[Tokens], config: EngineConfig, stack: ExitStack) -> None:
         self._chunks = chunks
         length = len(chunks[0])
-        self._scored = np.arange(length // 2, length)
+        self._scored = slice(length // 2, length)
         config = context_config(config, length)
         model = LlamaModel(path, gpu_layers_to_ask(config), plain=True)
         stack.callback(model.close)
         self._weights = find_weights(model, chunks[0][:1], config)
-        self._context = LlamaContext(model, length, config, num_outputs=len(self._scored))
+        self._context = LlamaContext(model, length, config, num_outputs=length - length // 2)
         stack.callback(self._context.close)
         self._before = [self._logits(chunk).copy() for chunk in chunks]
 
     def cost(self, source: Source, tensors: Sequence[TensorInfo], means: Mapping[str, Floats]) -> float | None:
-        """KL for a unit of relative error in each of `tensors`; None where the model multiplies by none of them."""
+        """KL for a unit of relative error in each of `tensors`; None where none of them can be
+        replaced: the model does not multiply by them, or they are stored in blocks that do not allow it."""
         error = 0.0
         replaced: list[tuple[str, npt.NDArray[np.uint8]]] = []
         try:
@@ -159,6 +155,9 @@ class _Probe:
                 target = self._weights.get(tensor.name)
                 if target is None or tensor.shape[0] % BY_NAME[PROBE_TYPE].block_size:
                     continue
+                assert BY_ID[target.type_id].name == tensor.type
+                if ggml.requires_imatrix(tensor.type):
+                    continue  # nothing can be written into it
                 values = source.read(tensor.name)
                 stack = values.reshape(-1, *values.shape[-2:])
                 mean = means.get(tensor.name)
@@ -174,9 +173,8 @@ class _Probe:
                 weight = np.repeat(weight, len(flat) // len(weight), axis=0)
                 whole = float((np.square(flat) * weight).sum())
                 error += float((np.square(rounded - flat) * weight).sum()) / whole if whole else 0.0
-                stored = BY_ID[target.type_id].name
-                replaced.append((tensor.name, ggml.quantize(flat, stored)))
-                target.write(ggml.quantize(rounded, stored))
+                replaced.append((tensor.name, source.raw_rows(tensor.name, 0, source.num_rows(tensor.name))))
+                target.write(ggml.quantize(rounded, tensor.type))
             if not error:
                 return None
             return self._kl() / error
@@ -188,18 +186,9 @@ class _Probe:
         """Mean over all scored rows, against the model as it was."""
         found = []
         for chunk, before in zip(self._chunks, self._before, strict=True):
-            targets = np.zeros(len(self._scored), np.int32)
+            targets = np.zeros(len(before), np.int32)
             found.append(compare(before, self._logits(chunk), targets).kl.mean())
         return float(np.mean(found))
 
     def _logits(self, chunk: Tokens) -> Floats:
-        context, count = self._context, len(chunk)
-        context.clear()
-        context.tokens[:count] = chunk
-        context.positions[:count] = np.arange(count)
-        context.wanted[:count] = 0
-        context.wanted[self._scored] = 1
-        code = context.decode(count, interruptible=False)
-        if code:
-            raise EngineError(f"llama.cpp gave {code} for a chunk of {count} tokens")
-        return context.logits(len(self._scored))
+        return chunk_logits(self._context, chunk, self._scored)

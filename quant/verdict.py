@@ -85,7 +85,6 @@ def figures_of(rows: Sequence[Row]) -> list[Figures]:
     return [
         Figures(
             name=row.name,
-            num_bytes=row.num_bytes,
             prompt_tokens_per_s=row.speed.prompt,
             generated_tokens_per_s=row.speed.generated,
             mean_kl=row.evaluation.divergence.mean_kl,

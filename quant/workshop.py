@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from ingle.models.progress import Progress
-from ingle.quant import gguf_values, gptq, improve
+from ingle.quant import ggml, gguf_values, gptq, improve
 from ingle.quant.activations import Activations, capture
 from ingle.quant.calibrate import Calibration, Split, split
 from ingle.quant.evaluate import evaluate_together
@@ -25,11 +25,11 @@ from ingle.quant.fold import TensorScale
 from ingle.quant.ggml import Bytes, Floats
 from ingle.quant.groups import groups_of
 from ingle.quant.imatrix_file import ImatrixData, ImatrixEntry
-from ingle.quant.kept import Kept
+from ingle.quant.kept import Kept, scales_key
 from ingle.quant.pipeline import Treatment, Written, quantize
 from ingle.quant.recipe import FLOAT_TYPES, Recipe, is_quantizable
 from ingle.quant.source import Source
-from ingle.quant.writer import candidate_path, remove_leftovers
+from ingle.quant.writer import candidate_path, put_in_place, remove_leftovers
 from ingle.runtime.config import EngineConfig
 
 AWQ, GPTQ, IMATRIX, PLAIN = "awq", "gptq", "imatrix", "plain"
@@ -162,7 +162,9 @@ class Workshop:
         if self._methods.awq and self.can_scale and bits <= AWQ_BITS:
             found.append(AWQ)
         wants_gptq = bits <= GPTQ_BITS if self._methods.gptq is None else self._methods.gptq
-        if wants_gptq and any(plan.type in gptq.TYPES for plan in types):
+        # Weights are replaced in memory, in the types they have there.
+        can_replace = not any(ggml.requires_imatrix(self.source.tensors[name].type) for name in self.linears)
+        if wants_gptq and can_replace and any(plan.type in gptq.TYPES for plan in types):
             found.append(GPTQ)
         return tuple(found)
 
@@ -170,7 +172,7 @@ class Workshop:
         """From the cache, else searched."""
         assert self._kept is not None
         types = {plan.name: plan.type for plan in recipe.tensors}
-        key = repr((sorted(types.items()), sorted(self.means), _checksum(self.means)))
+        key = scales_key(types, self.means)
         found = self._kept.scales(key)
         if found is None:
             stage = self._stages(f"{recipe.mix.name}: scales")
@@ -244,8 +246,8 @@ class Workshop:
                     tried[methods] = self._candidate(recipe, out, methods)
                 kl |= self._judge({methods: tried[methods] for methods in alone})
             best = min(tried, key=lambda methods: (kl[methods], len(methods)))
-            written = tried.pop(best)
-            written.path.replace(out)
+            written = tried[best]
+            put_in_place(written.path, out)
         finally:
             for one in tried.values():
                 one.path.unlink(missing_ok=True)
@@ -285,15 +287,13 @@ class Workshop:
 
 
 def needs_calibration(recipe: Recipe, methods: Methods) -> bool:
-    """Whether calibration could make a difference to these types: not to 8 bits and more, which take no importances."""
+    """Whether calibration could make a difference to these types: not to 8 bits and more, which take no importances,
+    unless error feedback is asked for."""
     types = {plan.type for plan in recipe.tensors} - _INDIFFERENT
     wants_importances = methods.importances is None
-    return bool(methods.gptq) or (bool(types) and (wants_importances or methods.awq or methods.gptq is None))
+    wants_gptq = bool(methods.gptq) and any(plan.type in gptq.TYPES for plan in recipe.tensors)
+    return wants_gptq or (bool(types) and (wants_importances or methods.awq or methods.gptq is None))
 
 
 def _is_linear(name: str) -> bool:
     return name.startswith("blk.")
-
-
-def _checksum(means: Mapping[str, Floats]) -> float:
-    return float(sum(np.asarray(mean, np.float64).sum() for mean in means.values()))

@@ -99,7 +99,7 @@ class GgufWriter:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
             self._fd = os.open(self._temporary, flags, 0o600)
         except OSError as error:
-            raise self._refused(error) from None
+            raise _refused(self.path, error) from None
         self._put(self._header)
         return self
 
@@ -130,7 +130,7 @@ class GgufWriter:
             self._temporary.replace(self.path)
             _sync_folder(self.path.parent)
         except OSError as error:
-            raise self._refused(error) from None
+            raise _refused(self.path, error) from None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._fd is not None:
@@ -145,7 +145,7 @@ class GgufWriter:
             while len(view):
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
-            raise self._refused(error) from None
+            raise _refused(self.path, error) from None
 
     def _verify(self) -> None:
         try:
@@ -159,27 +159,39 @@ class GgufWriter:
         if found != list(self._tensors) or header.size_bytes != self.size_bytes:
             raise StoreError(f"{self.path} was not written as it should be", "check that disk")
 
-    def _refused(self, error: OSError) -> StoreError:
-        reason = os.strerror(error.errno) if error.errno is not None else str(error)
-        hint = _SPACE_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "name another place with -o"
-        return StoreError(f"cannot write {self.path}: {reason}", hint, errno=error.errno)
-
 
 def candidate_path(path: Path, name: str) -> Path:
     """Where one of several files is written that may take the place of `path`, and only one will."""
     return path.with_name(f".{path.name}.{os.getpid()}.{name}.gguf")
 
 
+def put_in_place(candidate: Path, path: Path) -> None:
+    """A finished candidate becomes `path`. Raises StoreError."""
+    try:
+        candidate.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _refused(path, error) from None
+
+
 def remove_leftovers(path: Path) -> None:
-    """Delete what killed processes left of `path`: pieces of it, and candidates for its place (`candidate_path`)."""
-    pattern = re.compile(rf"\.+{re.escape(path.name)}\.(\d+)\.(?:partial|\w+\.gguf(?:\.\d+\.partial)?)")
+    """Delete what killed processes left of `path`: pieces of it, candidates for its place (`candidate_path`), and of a
+    candidate the same. Raises OSError."""
+    pattern = re.compile(rf"\.+{re.escape(path.name)}\.(\d+)\.(?:partial|\w+\.gguf(?:\.\d+\.(?:partial|\w+\.gguf))*)")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
-        if match is not None and not _is_alive(int(match[1])):
+        if match is not None and not is_alive(int(match[1])):
             entry.unlink(missing_ok=True)
 
 
-def _is_alive(process: int) -> bool:
+def _refused(path: Path, error: OSError) -> StoreError:
+    reason = os.strerror(error.errno) if error.errno is not None else str(error)
+    hint = _SPACE_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "name another place with -o"
+    return StoreError(f"cannot write {path}: {reason}", hint, errno=error.errno)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of that number is running; where that cannot be asked, only our own counts."""
     if process == os.getpid() or os.name != "posix":
         return process == os.getpid()
     try:

@@ -158,6 +158,12 @@ def test_what_exists_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "tiny-Q4_0.gguf").read_text() == "something else"
     run("q4_0", force=True)
     assert read_model_info(tmp_path / "tiny-Q4_0.gguf").file_type == "Q4_0"
+    write_importances(tmp_path / "given.gguf")
+    (tmp_path / "tiny-Q5_0.imatrix.gguf").write_text("something else")
+    with pytest.raises(UsageProblem, match=r"tiny-Q5_0\.imatrix\.gguf exists"):
+        run("q5_0", imatrix=tmp_path / "given.gguf", keep_imatrix=True)
+    assert not (tmp_path / "tiny-Q5_0.gguf").exists()
+    assert (tmp_path / "tiny-Q5_0.imatrix.gguf").read_text() == "something else"
 
 
 def test_several_files_go_into_a_folder(tmp_path: Path) -> None:
@@ -186,6 +192,11 @@ def test_several_files_go_into_a_folder(tmp_path: Path) -> None:
         (["--target-size", "1GB", "--target-bpw", "4"], 2, ["two targets"]),
         (["--to", "q4_0", "--for-draft", "x"], 2, ["--for-draft"]),
         (["--to", "q4_0", "--calib", "none.txt"], 66, ["none.txt"]),
+        (["--to", "q4_0", "--calib", "."], 66, [". is a folder"]),
+        (["--to", "q4_0", "--calib", "tiny-F32.gguf"], 66, ["not UTF-8"]),
+        (["--target-bpw", "1"], 2, ["1 bits a weight cannot be met", "4.611", "raise the target"]),
+        (["--target-bpw", "9", "--tensor-type", "no_such=q8_0"], 2, ["no_such", "--dry-run"]),
+        (["--to", "q4_0", "-o", "/dev/null", "--force"], 2, ["/dev/null is no file"]),
         (["--to", "q4_0", "--eval", "none.txt"], 66, ["none.txt", "--eval"]),
         (["--to", "q4_0", "--plot", "x.pdf"], 2, [".png"]),
         (["--to", "f32", "-o", "tiny-F32.gguf", "--force"], 2, ["the model that is read"]),

@@ -91,6 +91,19 @@ def test_a_second_run_begins_where_the_first_ended(source: Path, folder: Path, m
         assert path.stat().st_mode & 0o077 == 0
 
 
+def test_a_signal_that_got_lost_ends_the_next_step_and_leaves_nothing(source: Path, folder: Path) -> None:
+    def stop_judging(output: io.StringIO) -> None:
+        if "comparing" in output.getvalue():  # candidates are written by then
+            raise KeyboardInterrupt
+
+    err = io.StringIO()
+    flags = QuantizeFlags(model=str(source), to=("q4_0",), calib=Path("text.txt"), gptq=False)
+    with pytest.raises(KeyboardInterrupt):
+        quantize(flags, Output(io.StringIO(), err), lambda: stop_judging(err))
+    assert sorted(path.name for path in folder.iterdir()) == ["cache", "text.txt"]
+    assert not list((folder / "cache").rglob("*.tmp"))
+
+
 def test_what_harms_is_left(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales whose counterparts are not folded make another model of it; nobody has to notice but the judge."""
     real = workshop.improve.find_scales

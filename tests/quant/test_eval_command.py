@@ -58,7 +58,7 @@ def test_without_a_reference_there_is_perplexity_alone(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["perplexity", "scored"]
-    assert lines[1] == "scored     255 tokens in 1 chunks of 512"
+    assert lines[1] == "scored     255 tokens in 1 chunk of 512"
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,11 @@ def test_the_interval_holds_the_mean() -> None:
     assert interval(np.array([0.5])) == (0.5, 0.5)
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_llama(tmp_path / "model.gguf")
     with pytest.raises(BadText, match="the text has 12 tokens, and 512 are scored at a time"):
         evaluate(path, "the cat sat")
     other = write_llama(tmp_path / "other.gguf", byte_tokens=False)
+    monkeypatch.delattr("ingle.quant.evaluate.load_model")  # before any weights are read
     with pytest.raises(DifferentVocabulary, match=r"the tokens of model\.gguf and other\.gguf are not the same"):
         evaluate(path, TEXT, against=other, chunk_tokens=CHUNK)

@@ -104,6 +104,5 @@ def test_fused_tensors_end_with_what_is_divided(tmp_path: Path) -> None:
 def test_factors_multiply_rows_and_columns() -> None:
     scale = TensorScale(np.array([2, 3], np.float32), np.array([10, 100, 1000], np.float32))
     assert scale.apply(np.ones((2, 3), np.float32)).tolist() == [[20, 200, 2000], [30, 300, 3000]]
-    assert scale.rows_part(1, 2).apply(np.ones((1, 3), np.float32)).tolist() == [[30, 300, 3000]]
     assert scale.importances(np.full(3, 100, np.float32)).tolist() == pytest.approx([1, 0.01, 0.0001])
     assert TensorScale(np.array([2, 4], np.float32)).apply(np.ones(2, np.float32)).tolist() == [2, 4]

@@ -1,7 +1,10 @@
 # What is between statistics and files: what is kept, what is held out, what a budget buys, which draft is taken.
 from __future__ import annotations
 
+import math
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +16,12 @@ from ingle.quant.calibrate import Calibration, split
 from ingle.quant.draft import Agreement, choose_draft
 from ingle.quant.errors import BadRecipe, BadText
 from ingle.quant.fold import TensorScale
-from ingle.quant.kept import MAX_KEPT, Kept
-from ingle.quant.recipe import parse_override
+from ingle.quant.kept import MAX_KEPT, Kept, scales_key
+from ingle.quant.recipe import choose_types, find_mix, parse_override
 from ingle.quant.sensitivity import CANDIDATES, Sensitivities, measure
 from ingle.quant.source import Source
-from ingle.quant.target import Target, parse_bits, parse_size, recipe_within
+from ingle.quant.target import Target, check_reachable, parse_bits, parse_size, recipe_within
+from ingle.quant.workshop import Methods, needs_calibration
 from ingle.quant.writer import candidate_path, remove_leftovers
 from ingle.runtime.config import EngineConfig
 from tests.quant.architectures import rewrite, write_model
@@ -71,6 +75,48 @@ def test_damaged_files_are_as_if_they_were_not_there(cache: Path) -> None:
     assert kept.scales("Q4_0") is None
 
 
+def test_scales_are_for_one_importance_matrix_alone() -> None:
+    """Values that trade places sum to the same; they are another matrix."""
+    one = {"x": np.array([[1, 2, 3]], np.float32), "y": np.array([[4, 5, 6]], np.float32)}
+    types = {"x": "Q4_0", "y": "Q8_0"}
+    again = {name: one[name].copy() for name in ("y", "x")}
+    assert scales_key(types, one) == scales_key({"y": "Q8_0", "x": "Q4_0"}, again)
+    assert scales_key({"x": "Q8_0", "y": "Q8_0"}, one) != scales_key(types, one)
+    for other in (
+        {"x": one["x"][:, ::-1], "y": one["y"]},
+        {"x": one["y"], "y": one["x"]},
+        {"x": one["x"]},
+        {"x": one["x"].reshape(3, 1), "y": one["y"]},
+    ):
+        assert scales_key(types, other) != scales_key(types, one)
+
+
+def test_pieces_of_killed_processes_are_removed_and_folders_come_back(cache: Path) -> None:
+    kept = Kept("a" * 64, "b" * 64)
+    (folder,) = cache.iterdir()
+    dead, alive = folder / f"activations.npz.{2**22 + 1}.tmp", folder / "activations.npz.1.tmp"
+    for path in (dead, alive):
+        path.touch()
+    Kept("a" * 64, "b" * 64)
+    assert [path.name for path in folder.iterdir()] == [alive.name]
+    shutil.rmtree(folder)
+    kept.save_scales("Q4_0", {})
+    assert kept.scales("Q4_0") == {}
+    assert [path.suffix for path in folder.iterdir()] == [".npz"]
+
+
+def test_an_interrupted_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept("a" * 64, "b" * 64)
+
+    def interrupted(*_args: object, **_arrays: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kept.save_scales("Q4_0", {})
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
 def test_few_models_are_kept(cache: Path) -> None:
     for number in range(MAX_KEPT + 2):
         Kept(f"{number}" * 64, "b" * 64)
@@ -109,6 +155,30 @@ def test_what_matters_more_costs_more(model: Path, tmp_path: Path) -> None:
     assert shares[1] > shares[0]
 
 
+def test_impossible_targets_are_refused_with_the_nearest_possible(model: Path) -> None:
+    """The least there is for these rows of 64 and 96 values: 4.5 bits, which such a target is just enough for."""
+    info = read_model_info(model)
+    least = sum(t.num_values * 4.5 / 8 if len(t.shape) > 1 else t.num_bytes for t in info.tensors)
+    bits = math.ceil(8000 * least / sum(tensor.num_values for tensor in info.tensors)) / 1000
+    check_reachable(info, parse_bits(bits), (), num_header_bytes=0)
+    with pytest.raises(BadRecipe, match=rf"^4 bits a weight cannot be met: .* would be {bits:.3f} bits a weight$"):
+        check_reachable(info, parse_bits(4), (), num_header_bytes=0)
+    with pytest.raises(BadRecipe, match=r"^0\.0 MB cannot be met: with the smallest types it would be "):
+        check_reachable(info, parse_size("1kB"), (), num_header_bytes=4096)
+
+
+def test_what_calibration_is_needed_for(model: Path) -> None:
+    info = read_model_info(model)
+    half, eight, four = (choose_types(info, find_mix(name), has_imatrix=False) for name in ("f16", "q8_0", "q4_0"))
+    rounding = Methods(awq=False, gptq=False, importances={})
+    assert not any(needs_calibration(recipe, Methods()) for recipe in (half, eight))
+    assert not any(needs_calibration(recipe, rounding) for recipe in (half, eight, four))
+    assert [needs_calibration(recipe, Methods(gptq=True)) for recipe in (half, eight, four)] == [False, True, True]
+    assert needs_calibration(four, Methods(awq=False, gptq=False))  # for the importance matrix
+    for wanted in ({"awq": True}, {"gptq": True}, {"gptq": None}):
+        assert needs_calibration(four, replace(rounding, **wanted))
+
+
 def _sensitivities(path: Path) -> Sensitivities:
     names = tuple(t.name for t in read_model_info(path).tensors if len(t.shape) > 1)
     tensors = {t.name: t for t in read_model_info(path).tensors}
@@ -135,6 +205,12 @@ def test_a_budget_goes_where_it_is_needed(model: Path) -> None:
     assert recipe.mix.name == "x"
     forced = recipe_within(info, parse_bits(9), found, [parse_override("ffn_up=q4_0")], num_header_bytes=0)
     assert forced.bits_per_weight <= 9
+    # Rows of 64 values are no blocks of 256: the fallback, as without a target.
+    forced = recipe_within(info, parse_bits(9), found, [parse_override("ffn_up=q4_k")], num_header_bytes=0)
+    (plan,) = [plan for plan in forced.tensors if plan.name == "blk.0.ffn_up.weight"]
+    assert (plan.type, plan.fell_back_from) == ("Q5_0", "Q4_K")
+    with pytest.raises(BadRecipe, match="matches 'no_such'"):
+        recipe_within(info, parse_bits(9), found, [parse_override("no_such=q4_0")], num_header_bytes=0)
     with pytest.raises(BadRecipe, match="cannot be met"):
         recipe_within(info, Target("x", file_bytes=room - 8192), found, (), num_header_bytes=8192)
 
@@ -144,8 +220,8 @@ def test_sizes_as_typed() -> None:
     assert parse_size("1.5 gb").file_bytes == 1_500_000_000
     assert parse_size("1KiB").file_bytes == 1024
     assert parse_size("4096").file_bytes == 4096
-    for text in ("", "MB", "-3MB", "0", "3 apples"):
-        with pytest.raises(BadRecipe, match="no size"):
+    for text in ("", "MB", "-3MB", "0", "3 apples", "9" * 400, "9" * 19 + "GB"):
+        with pytest.raises(BadRecipe, match=r"no size|^'9{300}"):
             parse_size(text)
     with pytest.raises(BadRecipe, match="cannot be had"):
         parse_bits(0)
@@ -164,6 +240,13 @@ def test_candidates_of_killed_processes_are_removed(tmp_path: Path) -> None:
     assert ours.name == f".out.gguf.{os.getpid()}.awq_gptq.gguf"
     dead = 2**22 + 1  # beyond any process
     left = [f".out.gguf.{dead}.plain.gguf", f"..out.gguf.{dead}.plain.gguf.{dead}.partial", f".out.gguf.{dead}.partial"]
+    inner = f"..out.gguf.{dead}.q2_k.gguf.{dead}.awq_gptq.gguf"  # a draft is chosen among files that are chosen
+    left += [
+        f".out.gguf.{dead}.q2_k.gguf",
+        inner,
+        f".{inner}.{dead}.partial",
+        f"..out.gguf.{dead}.q2_k.gguf.{dead}.partial",
+    ]
     others = [f".other.gguf.{dead}.plain.gguf", "out.gguf", ours.name]
     for name in (*left, *others):
         (tmp_path / name).touch()
