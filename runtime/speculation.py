@@ -77,7 +77,7 @@ class Speculation:
         self._trials = Trials()
 
     def forget(self, id: RequestId) -> None:
-        """That request has ended."""
+        """That request has ended, or waits again."""
         if self._states.pop(id, None) is not None:
             for drafter in self._drafters:
                 drafter.forget(id)
@@ -88,6 +88,8 @@ class Speculation:
         """Give drafts to those of `running` that are worth it; the drafts of the last step are gone. None while any
         of their prompts is being read: such steps are long as they are, and are not measured."""
         self._draft_s = 0.0
+        for id in self._states.keys() - {sequence.id for sequence in running}:
+            self.forget(id)  # it waits again, and what drafters keep of it would be in the way of others
         for sequence in running:
             sequence.num_drafts = 0
         if any(sequence.num_pending != 1 for sequence in running):

@@ -174,3 +174,17 @@ def test_no_draft_reaches_beyond_the_limit_and_what_has_ended_is_forgotten() -> 
     speculation.forget(steps.sequence.id)
     speculation.forget(steps.sequence.id)
     assert model.forgotten == [steps.sequence.id]
+
+
+def test_what_waits_again_is_forgotten_by_its_drafters() -> None:
+    model = FakeModel(token=7, token_s=0.0)
+    speculation = Speculation(DraftConfig(num_tokens=5), [model])
+    first, second = sequence_of([1, 2], id=0), sequence_of([1, 2], id=1)
+    for sequence in (first, second):
+        sequence.table = _Computed(sequence)  # type: ignore[assignment]
+    speculation.propose([first, second])
+    assert model.forgotten == []
+    speculation.propose([second])
+    assert model.forgotten == [first.id]
+    speculation.propose([first, second])
+    assert (first.num_drafts, second.num_drafts) == (5, 5)
