@@ -145,13 +145,13 @@ def _cache(chat: Chat, _text: str) -> None:
     else:
         for line in stats.reuse(talk.model.engine, talk.last.tokens, talk.last.metrics):
             talk.output.report(line)
-    for line in stats.table(talk.model.engine.stats()):
+    for line in stats.engine(talk.model.engine.stats()):
         if line.startswith(_CACHE_COUNTS):
             talk.output.report(f"  {line}")
 
 
 def _stats(chat: Chat, _text: str) -> None:
-    for line in stats.table(chat.talk.model.engine.stats()):
+    for line in stats.engine(chat.talk.model.engine.stats()):
         chat.talk.output.report(f"  {line}")
 
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from ingle.models.resolve import ModelRef
     from ingle.runtime.config import DraftConfig, EngineConfig
 
-MEMORY_MARGIN = 2
-"""`auto` takes a draft model only where so many times its size is free."""
-
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
@@ -47,8 +44,9 @@ def with_drafts(
     if name == "ngram":
         return replace(config, draft=DraftConfig(num_tokens=choice.num_tokens))
     if name == "auto":
-        model = _sibling(target, info, output)
-        return replace(config, draft=DraftConfig(model=model, num_tokens=choice.num_tokens, is_required=False))
+        alone = DraftConfig(num_tokens=choice.num_tokens, is_required=False)
+        model = _sibling(target, info, replace(config, draft=alone), output)
+        return replace(config, draft=replace(alone, model=model))
     from ingle.models.gguf_info import read_model_info
     from ingle.models.resolve import resolve
     from ingle.runtime.drafting import check_draft
@@ -65,10 +63,9 @@ def describe_draft(draft: DraftConfig) -> str:
     return f"from {' and '.join(sources)}, {length}"
 
 
-def _sibling(target: ModelRef, info: ModelInfo, output: Output) -> Path | None:
-    """The catalog's draft model for `target`, if it is here, fits into memory and has the same tokens."""
+def _sibling(target: ModelRef, info: ModelInfo, config: EngineConfig, output: Output) -> Path | None:
+    """The catalog's draft model for `target`, if it is here, has the same tokens, and fits into memory beside it."""
     from ingle.models.draft_sibling import find_draft
-    from ingle.models.memory import available_memory_bytes
 
     path = find_draft(target)
     if path is None:
@@ -76,6 +73,8 @@ def _sibling(target: ModelRef, info: ModelInfo, output: Output) -> Path | None:
     from ingle.models.errors import ModelError
     from ingle.models.gguf_info import read_model_info
     from ingle.models.vocabulary import find_difference
+    from ingle.runtime.errors import InvalidRequest, OutOfMemory
+    from ingle.runtime.planning import check_fit
 
     try:
         draft = read_model_info(path)
@@ -86,7 +85,9 @@ def _sibling(target: ModelRef, info: ModelInfo, output: Output) -> Path | None:
     if difference is not None:
         output.note(f"note: no draft model: {path.name} has another vocabulary ({difference})")
         return None
-    if MEMORY_MARGIN * draft.size_bytes > available_memory_bytes():
-        output.note(f"note: no draft model: {path.name} does not fit into memory beside {info.path.name}")
+    try:
+        check_fit(info, draft, config)
+    except (OutOfMemory, InvalidRequest) as error:
+        output.note(f"note: no draft model: {path.name}: {error}")
         return None
     return path

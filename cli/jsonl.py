@@ -77,7 +77,7 @@ def run_lines(flags: RunFlags, settings: Settings, output: Output, signals: Sign
         with signals.answering(model.engine):
             batch.run(signals)
         if flags.stats:
-            for line in stats.table(model.engine.stats()):
+            for line in stats.engine(model.engine.stats()):
                 output.report(line)
     signals.raise_if_stopped()
     return FAILURE if batch.num_failed else 0

@@ -27,6 +27,7 @@ _JSON = """\
 | `finish_reason` | `stop` (the model ended it, or a stop text did), `length` (the limit, or the context, is reached), `abort` (Ctrl-C), `deadline` (its time was up) or `error` |
 | `usage` | `prompt_tokens`, `completion_tokens`, `total_tokens`, `prompt_tokens_details.cached_tokens` |
 | `cache` | where the cached tokens were: `resident_tokens`, `host_tokens` (RAM), `disk_tokens`; `restore_ms` to bring them back; `saved_ms`, about what computing them would have taken more (null where unknown) |
+| `drafts` | `draft_tokens` (guessed ahead and computed) and `accepted_tokens` (the right ones among them) |
 | `timings` | milliseconds: `load_ms`, `queue_ms`, `prefill_ms`, `ttft_ms` (to the first token), `tpot_ms` (each further token), `e2e_ms`; null where there was nothing to measure |
 | `seed` | gives the same text again with `--seed` |
 
@@ -83,6 +84,8 @@ sentence for everything that stays).
   `num_preemptions`, `peak_kv_cache_usage`, `kv_timeline`, `samples`. With `--rate` latencies count from the moment a
   request was meant to be sent. Null is what a server does not tell.
 - `resume`: `median_cold_ttft_ms`, `median_restored_ttft_ms`, `num_restored_tokens`, `median_speedup`, `ci95_speedup`.
+- `drafts`: `median_plain_ts`, `median_draft_ts` (tokens a second from the first one on), `median_speedup`, `ci95_speedup`,
+  `num_draft_tokens`, `num_accepted_tokens`, `acceptance`, `draft_model` and `draft_tokens` (null: none, and as pays).
 
 `ingle bench -o json` and `-o jsonl` print the rows alone, as llama-bench does. `ingle bench compare --json` prints `version`,
 `base`, `new`, `tolerance`, `has_regression`, `changes` (`test`, `figure`, `base`, `new`, `ratio`, `interval`,

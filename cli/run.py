@@ -204,7 +204,9 @@ def report_engine(output: Output, model: OpenModel) -> None:
 
     figures = model.engine.stats()
     predicted = needs(model.info, model.engine.info.setting, figures.num_blocks_total * figures.block_size)
+    if (draft := model.engine.info.draft_needs) is not None:
+        predicted += draft
     output.report(f"loaded in {model.load_ms:.0f} ms")
     output.report(predicted_and_taken(predicted, resident_bytes()))
-    for line in stats.table(figures):
+    for line in stats.engine(figures):
         output.report(line)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ingle.runtime.engine import Engine
     from ingle.runtime.explain import Miss
-    from ingle.runtime.metrics import DraftStats
+    from ingle.runtime.metrics import DraftStats, EngineStats
     from ingle.runtime.request import RequestMetrics, RequestOutput
 
 JSON_VERSION = 1
@@ -20,6 +20,9 @@ JSON_VERSION = 1
 SHOWN_TOKENS = 40
 SHOWN_CHARACTERS = 60
 """How much of both sides is shown where a prompt stops being known."""
+
+SHOWN_PLACES = 8
+"""Positions in a draft for which it is said how often they were right."""
 
 
 def as_json(model: str, text: str, last: RequestOutput, load_ms: float | None = None) -> dict[str, Any]:
@@ -114,6 +117,20 @@ def guessed(metrics: RequestMetrics, totals: DraftStats | None) -> list[str]:
     return lines
 
 
+def drafted(totals: DraftStats) -> list[str]:
+    """What guessing ahead did since the engine was opened, and how far into a draft the guesses were right."""
+    lines = [f"drafts in all: {totals.num_draft_tokens} tokens in {number(totals.num_drafts, 'draft')}"]
+    lines[0] += f", {totals.num_accepted_tokens} right"
+    if totals.plain_token_s is not None:
+        lines[0] += f" · a token without takes {duration(totals.plain_token_s)}"
+    if totals.num_drafts:
+        counts = totals.accepted_by_position
+        shares = ", ".join(f"{count / totals.num_drafts:.0%}" for count in counts[:SHOWN_PLACES])
+        more = ", …" if len(counts) > SHOWN_PLACES else ""
+        lines.append(f"of the drafts, right up to their token 1, 2, …: {shares}{more}")
+    return lines
+
+
 def reuse(engine: Engine, tokens: Sequence[int], metrics: RequestMetrics) -> list[str]:
     """How much of the prompt `tokens` was reused and from where; at its first computed token, why."""
     cached, total = metrics.num_cached_tokens, metrics.num_prompt_tokens
@@ -187,11 +204,14 @@ def _snippet(text: str) -> str:
     return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[: SHOWN_CHARACTERS - 1]}…"
 
 
-def table(engine_stats: Any) -> list[str]:
-    """The engine's statistics (a dataclass), one name and value a line."""
-    flat = _flat(dataclasses.asdict(engine_stats))
+def engine(figures: EngineStats) -> list[str]:
+    """The engine's statistics: one name and value a line, and what there is of drafts in words."""
+    values = dataclasses.asdict(figures)
+    del values["drafts"]
+    flat = _flat(values)
     width = max(len(name) for name, _ in flat)
-    return [f"{name:<{width}}  {_shown(value)}" for name, value in flat]
+    lines = [f"{name:<{width}}  {_shown(value)}" for name, value in flat]
+    return lines if figures.drafts is None else lines + drafted(figures.drafts)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -42,5 +42,5 @@ class Drafter(Protocol):
         ...
 
     def forget(self, id: RequestId) -> None:
-        """That request has ended."""
+        """That request has ended, or waits again."""
         ...

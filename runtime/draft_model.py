@@ -34,13 +34,13 @@ from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import Logits, Row, StepPlan, Tokens
 
 MAX_VIEW_TOKENS = 1024
-"""A view of a text grows up to this with the answer, and then begins anew."""
+"""A view of a text grows up to this with the answer, and then begins anew: as it does where most is unread."""
 
 CHUNK_TOKENS = 128
 """Of a text that is new to the draft model, read in one step."""
 
-SETUP_STEPS = 64
-"""Steps over which the reading of a text is spread when it is weighed whether drafts pay."""
+SETUP_STEPS = 256
+"""Steps over which the reading of a text is spread when it is weighed whether drafts pay: no more than are left."""
 
 NUM_CACHED = 2
 """Finished conversations whose cells stay for their next turn."""
@@ -67,6 +67,18 @@ class _Turn:
     num_wanted: int
 
 
+def draft_config(config: EngineConfig) -> EngineConfig:
+    """What the context of a draft model has, where the target's has `config`."""
+    n_batch = max(CHUNK_TOKENS, config.max_num_seqs)
+    return replace(config, max_cached_chains=NUM_CACHED, n_batch=n_batch, page_dir=None, draft=None)
+
+
+def draft_cells(config: EngineConfig, window: int) -> tuple[int, int]:
+    """Cells of that context: at first, and at most."""
+    most = (config.max_num_seqs + NUM_CACHED) * (MAX_VIEW_TOKENS + CELL_STEP)
+    return round_up(2 * window, CELL_STEP), round_up(most, CELL_STEP)
+
+
 class ModelDrafter:
     """Owns the context, not the model."""
 
@@ -78,15 +90,9 @@ class ModelDrafter:
         self._model = model
         self._window = window
         self._num_vocab = num_vocab
-        config = replace(
-            config,
-            max_cached_chains=NUM_CACHED,
-            n_batch=max(CHUNK_TOKENS, config.max_num_seqs),
-            page_dir=None,
-            draft=None,
-        )
-        most = (config.max_num_seqs + NUM_CACHED) * (MAX_VIEW_TOKENS + CELL_STEP)
-        self._executor = Executor(model, config, round_up(2 * window, CELL_STEP), interrupt)
+        first, most = draft_cells(config, window)
+        config = draft_config(config)
+        self._executor = Executor(model, config, first, interrupt)
         self._stack.callback(self._executor.close)
         self._kv = KVManager(
             self._executor.num_cells // config.block_size,
@@ -96,7 +102,7 @@ class ModelDrafter:
             shares=True,
             caches=config.enable_prefix_caching,
         )
-        self._pool = ElasticPool(self._kv, self._executor, round_up(most, CELL_STEP), whole=False)
+        self._pool = ElasticPool(self._kv, self._executor, most, whole=False)
         self._checks = config.check_integrity
         self._n_batch = config.n_batch
         self._views: dict[RequestId, _View] = {}
@@ -109,11 +115,9 @@ class ModelDrafter:
 
     def offer(self, sequence: Sequence, num_tokens: int) -> Offer | None:
         view = self._views.get(sequence.id)
-        if view is None:
-            num_unread = min(sequence.num_tokens, 2 * self._window)
-        else:
-            num_unread = sequence.num_tokens - view.base - view.table.num_tokens - len(view.ahead)
-        setup_s = max(0, num_unread - 2) * (self._read_token_s or 0.0) / SETUP_STEPS
+        num_unread = min(sequence.num_tokens if view is None else _num_unread(sequence, view), 2 * self._window)
+        num_steps = max(1, min(SETUP_STEPS, sequence.max_tokens - sequence.num_tokens))
+        setup_s = max(0, num_unread - 2) * (self._read_token_s or 0.0) / num_steps
         return Offer("model", num_tokens, token_s=self._costs.estimate(1) or 0.0, setup_s=setup_s)
 
     def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]]) -> None:
@@ -139,9 +143,11 @@ class ModelDrafter:
     def _begin(self, sequence: Sequence, num_tokens: int) -> _Turn | None:
         """Bring the view of `sequence` up to what is known, with room for its drafts; ``None``: there is none."""
         view = self._views.get(sequence.id)
-        if view is not None and sequence.num_tokens + num_tokens - view.base > MAX_VIEW_TOKENS:
-            self.forget(sequence.id)
-            view = None
+        if view is not None:
+            is_long = sequence.num_tokens + num_tokens - view.base > MAX_VIEW_TOKENS
+            if is_long or _num_unread(sequence, view) > 2 * self._window:
+                self.forget(sequence.id)
+                view = None
         if view is None:
             base = max(0, sequence.num_tokens - self._window) // self._window * self._window
             seen = _seen(sequence, base)
@@ -255,6 +261,10 @@ class ModelDrafter:
             return logits[: self._num_vocab]
         self._row[: len(logits)] = logits
         return self._row
+
+
+def _num_unread(sequence: Sequence, view: _View) -> int:
+    return sequence.num_tokens - view.base - view.table.num_tokens - len(view.ahead)
 
 
 def _seen(sequence: Sequence, base: int) -> Tokens:

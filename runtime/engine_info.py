@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingle.models.gguf_info import ModelInfo
-from ingle.models.needs import Setting
+from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.needs import Needs, Setting
 from ingle.runtime.config import DraftConfig, EngineConfig
 from ingle.runtime.errors import InvalidRequest
 from ingle.runtime.llama import LlamaModel, supports_gpu_offload
 from ingle.runtime.loading import gpu_layers_to_ask
-from ingle.runtime.planning import context_limit, setting_of
+from ingle.runtime.planning import context_limit, draft_needs, setting_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,16 @@ class EngineInfo:
     notes: tuple[str, ...]
     setting: Setting  # as far as memory is concerned
     draft: DraftConfig | None = None  # what guesses ahead
+    draft_needs: Needs | None = None  # of a draft model, with the context it begins with
 
 
 def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> EngineInfo:
     """What opening `model` this way gives. Raises `OutOfMemory` where the context asked for can never fit."""
     shares = not (model.is_recurrent or model.is_hybrid)
-    limit = context_limit(model_info, config, model.n_ctx_train)
+    draft = None
+    if shares and config.draft is not None and config.draft.model is not None:
+        draft = draft_needs(read_model_info(config.draft.model), config)
+    limit = context_limit(model_info, config, model.n_ctx_train, None if draft is None else draft.full)
     notes = list(limit.notes)
     if not shares:
         kind = "recurrent" if model.is_recurrent else "hybrid"
@@ -62,4 +66,5 @@ def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> 
         notes=tuple(notes),
         setting=setting_of(model_info, config),
         draft=config.draft if shares else None,
+        draft_needs=None if draft is None else draft.start,
     )

@@ -69,6 +69,16 @@ class Lengths:
                 lengths[which] += 1
         return lengths
 
+    def gain(self, prospect: Prospect, num_rows: int, num_drafts: int | None = None) -> float:
+        """Expected tokens a second with drafts for `prospect` alone, as a multiple of those without: with `num_drafts`,
+        or as many as are best. 0.0 where nothing can be said."""
+        plain_s = self.costs.estimate(num_rows)
+        if plain_s is None:
+            return 0.0
+        options = _options([prospect], num_rows, self.costs, MAX_DRAFTS if num_drafts is None else num_drafts)
+        rates = [option.rate for option in (options if num_drafts is None else options[-1:])]
+        return max(rates, default=0.0) * plain_s / num_rows
+
     def _tried(
         self, options: Sequence[_Option], num_rows: int, best: _Option | None, plain_rate: float
     ) -> _Option | None:

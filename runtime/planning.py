@@ -14,6 +14,7 @@ from ingle.models.kv_layout import kv_layout
 from ingle.models.memory import available_memory_bytes
 from ingle.models.needs import CELL_STEP, Needs, Setting, needs
 from ingle.runtime.config import EngineConfig
+from ingle.runtime.draft_model import draft_cells, draft_config
 from ingle.runtime.errors import InvalidRequest, OutOfMemory
 from ingle.runtime.executor import Executor
 from ingle.runtime.llama import LlamaModel, compute_devices, cpu_features, supports_gpu_offload
@@ -72,13 +73,34 @@ def free_memory() -> plan.Free:
     return plan.Free(available_memory_bytes(), sum(gpus) if gpus else None)
 
 
-def context_limit(info: ModelInfo, config: EngineConfig, n_ctx_train: int) -> Limit:
-    """The longest a request may grow, once the weights of `info` are loaded.
+@dataclass(frozen=True, slots=True)
+class DraftNeeds:
+    """What a draft model takes: with the context it begins with, and with the largest one."""
 
-    Raises OutOfMemory where the context that `config` asks for can never fit, InvalidRequest for unfit cache types.
+    start: Needs
+    full: Needs
+
+
+def draft_needs(draft: ModelInfo, config: EngineConfig) -> DraftNeeds:
+    """Of the draft model that `config`, the target's, names. Raises InvalidRequest as `setting_of` does."""
+    assert config.draft is not None
+    setting = setting_of(draft, draft_config(config))
+    start, full = (needs(draft, setting, cells, program_bytes=0) for cells in draft_cells(config, config.draft.window))
+    return DraftNeeds(start, full)
+
+
+def context_limit(info: ModelInfo, config: EngineConfig, n_ctx_train: int, beside: Needs | None = None) -> Limit:
+    """The longest a request may grow, once the weights of `info` are loaded. `beside`: of a draft model, which is not
+    loaded yet.
+
+    Raises OutOfMemory where the context that `config` asks for can never fit, or the draft model leaves no room for
+    any, and InvalidRequest for unfit cache types.
     """
     setting = setting_of(info, config)
-    free = _free_before_loading(needs(info, setting, CELL_STEP))
+    smallest = needs(info, setting, CELL_STEP)
+    free = _free_before_loading(smallest)
+    if beside is not None:
+        free = _without(free, beside, smallest)
     initial = config.initial_kv_tokens
     if config.n_ctx is None:
         most = min(n_ctx_train, config.kv_tokens or n_ctx_train)
@@ -99,6 +121,27 @@ def context_limit(info: ModelInfo, config: EngineConfig, n_ctx_train: int) -> Li
         note = f"the model was trained for {n_ctx_train} tokens of context, not {config.n_ctx}"
         return Limit(config.n_ctx, (note,))
     return Limit(config.n_ctx, ())
+
+
+def check_fit(info: ModelInfo, draft: ModelInfo, config: EngineConfig) -> None:
+    """Raise OutOfMemory where there is no room for `draft` beside the smallest context of `info`, neither of them
+    loaded, and InvalidRequest where the cache types do not fit one of them."""
+    _without(free_memory(), draft_needs(draft, config).full, needs(info, setting_of(info, config), CELL_STEP))
+
+
+def _without(free: plan.Free, draft: Needs, target: Needs) -> plan.Free:
+    """What of `free` a draft model leaves. Raises OutOfMemory where that is too little for the target."""
+    host_bytes, gpu_bytes = free.host_bytes - draft.host_bytes, (free.gpu_bytes or 0) - draft.gpu_bytes
+    if target.host_bytes > host_bytes or target.gpu_bytes > gpu_bytes:
+        wanted, left = draft.host_bytes, free.host_bytes - target.host_bytes
+        if target.host_bytes <= host_bytes:
+            wanted, left = draft.gpu_bytes, (free.gpu_bytes or 0) - target.gpu_bytes
+        raise OutOfMemory(
+            f"the draft model takes {wanted / 1e9:.1f} GB of memory, and {max(left, 0) / 1e9:.1f} GB are free beside "
+            "the model",
+            "choose a smaller one, or --draft ngram, which needs none",
+        )
+    return plan.Free(host_bytes, None if free.gpu_bytes is None else gpu_bytes)
 
 
 def _free_before_loading(loaded: Needs) -> plan.Free:

@@ -22,24 +22,13 @@ from ingle.runtime.metrics import DraftCounters, DraftStats
 from ingle.runtime.request import RequestId, RequestOutput
 from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import StepPlan
+from ingle.runtime.trials import TRIAL_TOKENS, Trials
 
 SHADOW_TOKENS = 16
 """Of a draft that is not computed, so many tokens are compared with what is said instead."""
 
 REFERENCE_STEPS = 64
 """After so many steps without one, a plain step: drafts are judged against it, and its cost rises with the context."""
-
-FIRST_TRIALS = 3
-"""Steps that a draft model gets to show what it is worth."""
-
-TRIAL_TOKENS = 3
-"""Drafts in such a step."""
-
-TRIAL_STEPS = 32
-"""Steps before a draft model that does not pay is tried again; twice as many before each next time …"""
-
-MAX_TRIAL_STEPS = 1024
-"""… but no more than these."""
 
 MAX_TRIAL_SEQUENCES = 2
 """Beside more sequences than these a draft model is not tried: they all would wait."""
@@ -85,11 +74,10 @@ class Speculation:
         self._states: dict[RequestId, _State] = {}
         self._counters = DraftCounters()
         self._draft_s = 0.0  # spent on the drafts of the step under way
-        self._num_trials = 0
-        self._trial_wait = 0
+        self._trials = Trials()
 
     def forget(self, id: RequestId) -> None:
-        """That request has ended."""
+        """That request has ended, or waits again."""
         if self._states.pop(id, None) is not None:
             for drafter in self._drafters:
                 drafter.forget(id)
@@ -100,12 +88,14 @@ class Speculation:
         """Give drafts to those of `running` that are worth it; the drafts of the last step are gone. None while any
         of their prompts is being read: such steps are long as they are, and are not measured."""
         self._draft_s = 0.0
+        for id in self._states.keys() - {sequence.id for sequence in running}:
+            self.forget(id)  # it waits again, and what drafters keep of it would be in the way of others
         for sequence in running:
             sequence.num_drafts = 0
         if any(sequence.num_pending != 1 for sequence in running):
             return
         started = time.perf_counter()
-        choices = [choice for sequence in running if (choice := self._choice(sequence)) is not None]
+        choices = [choice for sequence in running if (choice := self._choice(sequence, len(running))) is not None]
         if choices:
             lengths = self._decide(choices, len(running))
             for drafter in self._drafters:
@@ -121,7 +111,7 @@ class Speculation:
                 self._watch(choice)
         self._draft_s = time.perf_counter() - started
 
-    def _choice(self, sequence: Sequence) -> _Choice | None:
+    def _choice(self, sequence: Sequence, num_running: int) -> _Choice | None:
         """The best offer for `sequence`; ``None`` where there is none, or no room for a draft."""
         state = self._states.get(sequence.id)
         if state is None:
@@ -131,16 +121,16 @@ class Speculation:
         best: _Choice | None = None
         for drafter in self._drafters if num_room > 0 else ():
             offer = drafter.offer(sequence, num_room)
-            if offer is not None and (best is None or self._is_better(state, offer, best.offer)):
+            if offer is not None and (best is None or self._is_better(state, offer, best.offer, num_running)):
                 best = _Choice(sequence, state, drafter, offer)
             if best is not None and self._fixed is not None:
                 break
         return best
 
-    @staticmethod
-    def _is_better(state: _State, offer: Offer, than: Offer) -> bool:
-        """Whether `offer`, which takes time, is right so much more often that it should be asked."""
-        return state.acceptance.rates(offer.kind)[0] > state.acceptance.rates(than.kind)[0] + 0.1
+    def _is_better(self, state: _State, offer: Offer, than: Offer, num_running: int) -> bool:
+        """Whether `offer`, which takes time, promises more tokens a second than `than`, which is there already."""
+        gain = self._lengths.gain
+        return gain(_prospect(state, offer), num_running) > gain(_prospect(state, than), num_running)
 
     def _decide(self, choices: SequenceOf[_Choice], num_running: int) -> list[int]:
         if self._fixed is not None:
@@ -148,30 +138,23 @@ class Speculation:
         age = self._costs.age(num_running)
         if age is None or age > REFERENCE_STEPS:
             return [0] * len(choices)
-        prospects = [
-            Prospect(
-                choice.state.acceptance.survival(choice.offer.kind, choice.offer.num_tokens),
-                choice.offer.token_s,
-                choice.offer.setup_s,
-            )
-            for choice in choices
-        ]
+        prospects = [_prospect(choice.state, choice.offer) for choice in choices]
         lengths = self._lengths.choose(prospects, num_running)
-        if not any(lengths) and num_running <= MAX_TRIAL_SEQUENCES:
-            self._try_model(choices, lengths)
+        if any(length and not choice.offer.tokens for choice, length in zip(choices, lengths, strict=True)):
+            self._trials.note_paid()
+        elif not any(lengths) and num_running <= MAX_TRIAL_SEQUENCES:
+            self._try_model(choices, prospects, lengths, num_running)
         return lengths
 
-    def _try_model(self, choices: SequenceOf[_Choice], lengths: list[int]) -> None:
+    def _try_model(
+        self, choices: SequenceOf[_Choice], prospects: SequenceOf[Prospect], lengths: list[int], num_running: int
+    ) -> None:
         """Let a draft model show what it is worth, if it is time."""
-        for which, choice in enumerate(choices):
-            if choice.offer.tokens:
-                continue
-            self._trial_wait -= 1
-            if self._num_trials < FIRST_TRIALS or self._trial_wait <= 0:
-                later = max(0, self._num_trials - FIRST_TRIALS)
-                self._num_trials += 1
-                self._trial_wait = min(TRIAL_STEPS << later, MAX_TRIAL_STEPS)
-                lengths[which] = min(TRIAL_TOKENS, choice.offer.num_tokens)
+        models = [which for which, choice in enumerate(choices) if not choice.offer.tokens]
+        gains = [self._lengths.gain(prospects[which], num_running, TRIAL_TOKENS) for which in models]
+        if models and self._trials.is_due(max(gains)):
+            for which in models:
+                lengths[which] = min(TRIAL_TOKENS, choices[which].offer.num_tokens)
 
     def _watch(self, choice: _Choice) -> None:
         """Remember a draft that is there and not computed, unless another one is being watched."""
@@ -225,3 +208,7 @@ class Speculation:
 
     def stats(self) -> DraftStats:
         return self._counters.stats(self._costs.measured(1))
+
+
+def _prospect(state: _State, offer: Offer) -> Prospect:
+    return Prospect(state.acceptance.survival(offer.kind, offer.num_tokens), offer.token_s, offer.setup_s)

@@ -22,23 +22,25 @@ from ingle.cli.signals import Signals
 _ONLY_FOR = {
     "depth": ("engine",),
     "quants": ("engine",),
-    "repetitions": ("engine", "resume"),
+    "repetitions": ("engine", "resume", "drafts"),
+    "draft_tokens": ("drafts",),
     "concurrency": ("serving",),
     "rate": ("serving",),
     "url": ("serving",),
     "api_key": ("serving",),
     "requests": ("serving",),
-    "prompts": ("serving",),
+    "prompts": ("serving", "drafts"),
     "shared_prefix": ("serving",),
     "slo": ("serving",),
     "timeout_s": ("serving",),
-    "ctx_size": ("serving", "resume"),
+    "ctx_size": ("serving", "resume", "drafts"),
 }
 _SPELLED = {"timeout_s": "--timeout", "repetitions": "-r", "depth": "-d", "ctx_size": "-c"}
 _MODE_NAMES = {
     "engine": "the engine's own speed (no --concurrency, --rate, --url, --prompts, --requests or --slo)",
     "serving": "serving (--concurrency or --rate)",
     "resume": "--resume",
+    "drafts": "--draft",
 }
 
 
@@ -105,6 +107,10 @@ def _check(flags: BenchFlags) -> None:
         if getattr(flags, name) is not None and flags.mode not in modes_of:
             spelled = _SPELLED.get(name, f"--{name.replace('_', '-')}")
             raise UsageProblem(f"{spelled} is for {' and '.join(_MODE_NAMES[mode] for mode in modes_of)}")
+    if flags.draft is not None and flags.resume:
+        raise UsageProblem("--draft and --resume measure different things", "choose one")
+    if flags.draft is not None and flags.draft.lower() == "off":
+        raise UsageProblem("--draft off leaves nothing to compare", "name a model, ngram or auto")
     if flags.json and flags.format != "table":
         raise UsageProblem(
             "--json and -o are two ways to print",

@@ -30,6 +30,8 @@ def columns(rows: Sequence[Row], *, like_llama_bench: bool = False) -> list[Colu
         return _engine(rows, like_llama_bench=like_llama_bench)
     if kind == "serving":
         return _serving(rows)
+    if kind == "drafts":
+        return _drafts()
     return _resume() if kind == "resume" else []
 
 
@@ -128,7 +130,7 @@ def _engine(rows: Sequence[Row], *, like_llama_bench: bool) -> list[Column]:
     return chosen
 
 
-# -- serving and resuming ----------------------------------------------------------------------------------------------
+# -- serving, resuming, drafts -----------------------------------------------------------------------------------------
 
 
 def _serving(rows: Sequence[Row]) -> list[Column]:
@@ -171,6 +173,18 @@ def _resume() -> list[Column]:
         Column("restored tokens", lambda row: str(row["num_restored_tokens"])),
         Column("times quicker", lambda row: _plain(row["median_speedup"], 2)),
         Column("95 %", lambda row: "{:.2f} – {:.2f}".format(*row["ci95_speedup"])),
+    ]
+
+
+def _drafts() -> list[Column]:
+    return [
+        Column("test", _text("test"), False),
+        Column("plain t/s", lambda row: _plain(row["median_plain_ts"], 2)),
+        Column("drafts t/s", lambda row: _plain(row["median_draft_ts"], 2)),
+        Column("times as fast", lambda row: _plain(row["median_speedup"], 2)),
+        Column("95 %", lambda row: "{:.2f} – {:.2f}".format(*row["ci95_speedup"])),
+        Column("drafted", lambda row: str(row["num_draft_tokens"])),
+        Column("right", lambda row: _percent(row["acceptance"])),
     ]
 
 

@@ -114,6 +114,16 @@ def measure_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="First token of a known prompt: computed, and from stored pages.")
     ] = False,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            "--draft",
+            metavar="MODEL|ngram|auto",
+            parser=_parser(parsing.name),
+            help="With guesses ahead against without, on some prompts or your --prompts.",
+        ),
+    ] = None,
+    draft_tokens: options.DraftTokens = None,
     concurrency: Annotated[
         Any,
         typer.Option(
@@ -234,6 +244,8 @@ def measure_command(
         repetitions=repetitions,
         quants=quants,
         resume=resume,
+        draft=draft,
+        draft_tokens=draft_tokens,
         concurrency=concurrency,
         rate=rate,
         url=url,

@@ -80,6 +80,8 @@ def figures(row: Row) -> list[Figure]:
     elif row["kind"] == "serving":
         found = [Figure("output tok/s", _floats(row.get("output_throughput_samples")), True)]
         found += [Figure(f"{name} ms", _floats(samples.get(name)), False) for name in ("ttft", "tpot", "e2el")]
+    elif row["kind"] == "drafts":
+        found = [Figure("t/s", _floats(samples.get("draft_ts")), True)]
     else:
         found = [Figure("restored ttft ms", _floats(samples.get("restored_ttft")), False)]
     return [figure for figure in found if figure.samples]

@@ -50,7 +50,8 @@ class EngineTarget:
 
     def ask(self, answer: Answer) -> None:
         try:
-            request = self._request(answer.work)
+            # A builder of its own: they remember texts, and threads come here at once.
+            request = replace(request_of(self._engine, self._template, answer.work), deadline_s=self._timeout_s)
         except (ModelError, EngineError) as error:
             answer.sent_s = time.perf_counter()
             answer.fail(reason_of(error))
@@ -82,16 +83,6 @@ class EngineTarget:
         self._thread.join()
         if self._crash is not None:
             raise self._crash
-
-    def _request(self, work: Work) -> Request:
-        """Raises ChatTemplateError, InvalidRequest."""
-        messages = [Message(message.role, message.content) for message in work.messages]
-        # A builder of its own: they remember texts, and threads come here at once.
-        tokens = PromptBuilder(self._engine, self._template).build(messages).tokens
-        given: dict[str, Any] = {_NAMES.get(name, name): value for name, value in work.sampling.items()}
-        given["stop"] = (*given.get("stop", ()), *(() if work.is_drawn else self._template.stop))
-        params = replace(SamplingParams(temperature=0.0, ignore_eos=work.is_drawn), **given)
-        return Request(tokens, params, work.max_tokens, deadline_s=self._timeout_s, cache_salt=work.salt)
 
     # -- the engine's thread -------------------------------------------------------------------------------------------
 
@@ -179,6 +170,16 @@ class EngineTarget:
                 stats.num_requests_waiting,
             )
         )
+
+
+def request_of(engine: Engine, template: ChatTemplate, work: Work) -> Request:
+    """Raises ChatTemplateError, InvalidRequest."""
+    messages = [Message(message.role, message.content) for message in work.messages]
+    tokens = PromptBuilder(engine, template).build(messages).tokens
+    given: dict[str, Any] = {_NAMES.get(name, name): value for name, value in work.sampling.items()}
+    given["stop"] = (*given.get("stop", ()), *(() if work.is_drawn else template.stop))
+    params = replace(SamplingParams(temperature=0.0, ignore_eos=work.is_drawn), **given)
+    return Request(tokens, params, work.max_tokens, cache_salt=work.salt)
 
 
 def reason_of(error: Exception) -> str:

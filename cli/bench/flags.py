@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Mode = Literal["engine", "serving", "resume"]
+Mode = Literal["engine", "serving", "resume", "drafts"]
 
 FORMATS = ("table", "md", "csv", "json", "jsonl")
 
@@ -36,6 +36,8 @@ class BenchFlags:
     repetitions: int | None
     quants: tuple[str, ...] | None
     resume: bool
+    draft: str | None
+    draft_tokens: object
     concurrency: tuple[int, ...] | None
     rate: tuple[float, ...] | None
     url: str | None
@@ -64,6 +66,8 @@ class BenchFlags:
     def mode(self) -> Mode:
         if self.resume:
             return "resume"
+        if self.draft is not None:
+            return "drafts"
         serving = (self.concurrency, self.rate, self.url, self.prompts, self.shared_prefix, self.slo, self.requests)
         return "serving" if any(value is not None for value in serving) else "engine"
 

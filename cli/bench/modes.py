@@ -57,6 +57,8 @@ def plan(flags: BenchFlags, settings: Settings) -> Plan:
     """Raises UsageProblem, InvalidRequest, InputProblem."""
     if flags.mode == "engine":
         return _engine(flags, settings)
+    if flags.mode == "drafts":
+        return _drafts(flags, settings)
     return _resume(flags, settings) if flags.mode == "resume" else _serving(flags, settings)
 
 
@@ -252,6 +254,47 @@ def _resume(flags: BenchFlags, settings: Settings) -> Plan:
         signals.raise_if_stopped()
 
     return Plan(run, {"repetitions": num_repetitions, "prompt": list(prompts), "threads": [config.threads()]})
+
+
+# -- drafts ------------------------------------------------------------------------------------------------------------
+
+
+def _drafts(flags: BenchFlags, settings: Settings) -> Plan:
+    from ingle.cli.bench.drafts import DraftBench, own_works
+    from ingle.cli.drafts import DraftChoice, with_drafts
+
+    if flags.prompt is not None:
+        raise UsageProblem("-p draws words, which nobody could guess", "leave it out, or give your own --prompts")
+    assert flags.draft is not None
+    answer = _length(flags.generate or GENERATE, "-n")
+    if answer.low != answer.high:
+        raise UsageProblem("-n is a range, and both sides of a pair answer the same", "give one number")
+    works = own_works(answer.high)
+    if flags.prompts is not None:
+        works = [(f"prompt {number}", work) for number, work in enumerate(read_file(flags.prompts, answer.high), 1)]
+    plain = _single(flags, settings, 1)
+    choice = DraftChoice(flags.draft, flags.draft_tokens if isinstance(flags.draft_tokens, int) else None)
+    num_repetitions = flags.repetitions or REPETITIONS
+
+    def run(result: Result, output: Output, signals: Signals, live: Live) -> None:
+        from ingle.cli.progress import DownloadProgress
+        from ingle.models.gguf_info import read_model_info
+        from ingle.models.resolve import resolve
+
+        name = flags.model if flags.model is not None else settings.pick("model", None)
+        is_offline = _is_offline(flags, settings)
+        ref = resolve(name, offline=is_offline, progress=DownloadProgress(output))
+        info = read_model_info(ref.path)
+        config = with_drafts(plain, choice, ref, info, output, offline=is_offline)
+        assert config.draft is not None
+        config = replace(config, draft=replace(config.draft, is_required=True))
+        result.models = [opened.as_json(ref, info)]
+        bench = DraftBench(ref, info, config, works, num_repetitions=num_repetitions, seed=flags.seed, live=live)
+        with signals.answering(bench):
+            bench.run(result)
+        signals.raise_if_stopped()
+
+    return Plan(run, {"repetitions": num_repetitions, "generate": str(answer), "threads": [plain.threads()]})
 
 
 # -- flags -------------------------------------------------------------------------------------------------------------

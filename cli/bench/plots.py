@@ -105,6 +105,7 @@ def panels(result: Result) -> list[Panel]:
     serving = [row for row in result.rows if row["kind"] == "serving" and row["completed"]]
     engine = [row for row in result.rows if row["kind"] == "engine"]
     resume = [row for row in result.rows if row["kind"] == "resume"]
+    drafts = [row for row in result.rows if row["kind"] == "drafts"]
     found = []
     if serving:
         found.append(Panel("Throughput against waiting", lambda axes: _throughput_latency(axes, serving)))
@@ -118,6 +119,8 @@ def panels(result: Result) -> list[Panel]:
             found.append(Panel(title, lambda axes, rows=rows: _by_depth(axes, rows)))  # type: ignore[misc]
     if resume:
         found.append(Panel("First token of a known text", lambda axes: _resume(axes, resume)))
+    if drafts:
+        found.append(Panel("Guessing ahead", lambda axes: _drafts(axes, drafts)))
     return found
 
 
@@ -256,20 +259,28 @@ def _bars(axes: Axes, rows: dict[str, Row]) -> None:
 
 
 def _resume(axes: Axes, rows: Sequence[Row]) -> None:
+    keys = {"median_cold_ttft_ms": "computed", "median_restored_ttft_ms": "from pages"}
+    _paired_bars(axes, rows, keys, [f"{row['n_prompt']} tokens" for row in rows], ".0f")
+    axes.set_ylabel("milliseconds")
+
+
+def _drafts(axes: Axes, rows: Sequence[Row]) -> None:
+    keys = {"median_plain_ts": "plain", "median_draft_ts": "with drafts"}
+    _paired_bars(axes, rows, keys, [str(row["test"]) for row in rows], ".1f")
+    axes.set_ylabel("tokens/s")
+
+
+def _paired_bars(axes: Axes, rows: Sequence[Row], keys: dict[str, str], ticks: Sequence[str], digits: str) -> None:
+    """Two bars side by side for each row: `keys`, and what they are called."""
     places = list(range(len(rows)))
-    for offset, key, label in (
-        (-0.2, "median_cold_ttft_ms", "computed"),
-        (0.2, "median_restored_ttft_ms", "from pages"),
-    ):
+    for offset, colour, (key, label) in zip((-0.2, 0.2), COLOURS[1:3], keys.items(), strict=True):
         heights = [row[key] for row in rows]
-        colour = COLOURS[1] if offset < 0 else COLOURS[2]
         bars = axes.bar([place + offset for place in places], heights, width=0.36, color=colour, label=label)
-        axes.bar_label(bars, [f"{height:.0f}" for height in heights], padding=2)
-    axes.set_xticks(places, [f"{row['n_prompt']} tokens" for row in rows])
+        axes.bar_label(bars, [format(height, digits) for height in heights], padding=2)
+    axes.set_xticks(places, ticks)
     axes.grid(axis="x", visible=False)
     axes.margins(y=0.15)
     axes.set_xlim(-0.8, len(rows) - 0.2)
-    axes.set_ylabel("milliseconds")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
 
 

@@ -2,7 +2,8 @@
 # This file may not know how anything is measured or shown.
 """``Result`` is what `--json` prints and `--save` keeps: one object, of format ``VERSION``.
 
-``rows`` are dicts with a ``kind``: ``engine`` (llama-bench's keys and some more), ``serving`` (vLLM's), ``resume``.
+``rows`` are dicts with a ``kind``: ``engine`` (llama-bench's keys and some more), ``serving`` (vLLM's), ``resume``,
+``drafts``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,21 @@
 # Numbers about an answer.
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from ingle.cli import stats
-from ingle.runtime.metrics import DraftCounters
+from ingle.runtime.kv_manager import KVManager
+from ingle.runtime.metrics import Counters, DraftCounters, EngineStats, collect
 from ingle.runtime.request import RequestMetrics
+from ingle.runtime.scheduler import Scheduler
+
+
+@pytest.fixture
+def figures() -> EngineStats:
+    kv = KVManager(8, 32, 4, None, shares=True)
+    return collect(Scheduler(kv, 64, 64, 2), kv, Counters(), 0, None, None)
 
 
 def test_gaps_between_tokens() -> None:
@@ -24,3 +36,17 @@ def test_drafts() -> None:
     assert counters.stats(0.08).accepted_by_position == (1, 1, 1, 0, 0)
     assert stats.guessed(RequestMetrics(0.0, 1, 3), DraftCounters().stats(None)) == ["drafts 0 tokens, 0 right"]
     assert stats.drafts(metrics) == {"draft_tokens": 40, "accepted_tokens": 30}
+
+
+def test_drafts_of_the_engine_are_told_in_words(figures: EngineStats) -> None:
+    assert not any("draft" in line for line in stats.engine(figures))
+    counters = DraftCounters()
+    counters.note_draft(10, 10)
+    counters.note_draft(10, 1)
+    lines = stats.engine(replace(figures, drafts=counters.stats(0.08)))
+    assert lines[:-2] == stats.engine(figures)
+    assert lines[-2:] == [
+        "drafts in all: 20 tokens in 2 drafts, 11 right · a token without takes 80 ms",
+        "of the drafts, right up to their token 1, 2, …: 100%, 50%, 50%, 50%, 50%, 50%, 50%, 50%, …",
+    ]
+    assert stats.drafted(DraftCounters().stats(None)) == ["drafts in all: 0 tokens in 0 drafts, 0 right"]

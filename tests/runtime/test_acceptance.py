@@ -13,8 +13,9 @@ from ingle.runtime.draft import Offer
 from ingle.runtime.draft_ngram import NgramDrafter
 from ingle.runtime.request import RequestId
 from ingle.runtime.sequence import Sequence
-from ingle.runtime.speculation import FIRST_TRIALS, REFERENCE_STEPS, TRIAL_TOKENS, Speculation
+from ingle.runtime.speculation import REFERENCE_STEPS, Speculation
 from ingle.runtime.step import Row, StepPlan
+from ingle.runtime.trials import HOPELESS_WAIT_STEPS, MIN_STEPS, TRIAL_TOKENS
 from tests.fakes import sequence_of
 
 
@@ -133,13 +134,15 @@ def test_drafts_that_are_not_computed_are_watched_for_nothing() -> None:
 def test_a_model_that_never_pays_is_tried_ever_more_rarely() -> None:
     speculation = Speculation(DraftConfig(), [FakeModel(token=7, token_s=0.05)])
     steps = Steps(speculation, [1, 2])
-    for _ in range(1000):
+    steps.sequence.max_tokens = 16 * HOPELESS_WAIT_STEPS
+    for _ in range(8 * HOPELESS_WAIT_STEPS):
         steps.say(3)
     tries = [number for number, drafted in enumerate(steps.num_drafted) if drafted]
-    assert len([number for number in tries if number < 10]) == FIRST_TRIALS
     assert all(steps.num_drafted[number] == TRIAL_TOKENS for number in tries)
-    gaps = [later - earlier for earlier, later in pairwise(tries[2:])]
-    assert gaps == [32, 32, 64, 128, 256]
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
+    burst = [1] * (MIN_STEPS - 1)
+    assert gaps == [*burst, HOPELESS_WAIT_STEPS + 1, *burst, 2 * HOPELESS_WAIT_STEPS + 1, *burst,
+                    4 * HOPELESS_WAIT_STEPS + 1, *burst]  # fmt: skip
     assert speculation.stats().net_speedup is not None
 
 
@@ -171,3 +174,17 @@ def test_no_draft_reaches_beyond_the_limit_and_what_has_ended_is_forgotten() -> 
     speculation.forget(steps.sequence.id)
     speculation.forget(steps.sequence.id)
     assert model.forgotten == [steps.sequence.id]
+
+
+def test_what_waits_again_is_forgotten_by_its_drafters() -> None:
+    model = FakeModel(token=7, token_s=0.0)
+    speculation = Speculation(DraftConfig(num_tokens=5), [model])
+    first, second = sequence_of([1, 2], id=0), sequence_of([1, 2], id=1)
+    for sequence in (first, second):
+        sequence.table = _Computed(sequence)  # type: ignore[assignment]
+    speculation.propose([first, second])
+    assert model.forgotten == []
+    speculation.propose([second])
+    assert model.forgotten == [first.id]
+    speculation.propose([first, second])
+    assert (first.num_drafts, second.num_drafts) == (5, 5)

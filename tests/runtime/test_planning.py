@@ -13,12 +13,12 @@ from ingle.models.gguf_info import read_model_info
 from ingle.models.kv_layout import kv_layout
 from ingle.models.needs import CELL_BYTES, compute_bytes, needs
 from ingle.runtime import llama, planning
-from ingle.runtime.config import EngineConfig
+from ingle.runtime.config import DraftConfig, EngineConfig
 from ingle.runtime.engine import Engine
 from ingle.runtime.errors import EngineError, InvalidRequest, OutOfMemory
 from ingle.runtime.executor import Executor
 from ingle.runtime.llama_context import LlamaContext
-from ingle.runtime.planning import context_limit, first_context, for_states, setting_of
+from ingle.runtime.planning import context_limit, draft_needs, first_context, for_states, setting_of
 from ingle.runtime.request import Request, SamplingParams
 from tests.tiny_models import write_gemma3, write_lfm2, write_llama, write_mamba
 
@@ -128,6 +128,42 @@ def test_a_context_that_can_never_fit_is_refused_with_the_numbers(
         context_limit(info, EngineConfig(n_ctx=4_000_000), 65536)
     with pytest.raises(OutOfMemory, match="more than llama"):
         context_limit(info, EngineConfig(n_ctx=2**31), 65536)
+
+
+def test_a_draft_model_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, small = write_llama(tmp_path / "m.gguf", n_ctx_train=65536), write_llama(tmp_path / "draft.gguf", seed=5)
+    info, draft = read_model_info(path), read_model_info(small)
+    config = EngineConfig(draft=DraftConfig(model=small))
+    found = draft_needs(draft, config)
+    assert found.full.weights_bytes == found.start.weights_bytes == sum(tensor.num_bytes for tensor in draft.tensors)
+    per_token = kv_layout(draft).bytes_per_token("f16", "f16") + CELL_BYTES * kv_layout(draft).num_kinds
+    assert (found.start.kv_bytes, found.full.kv_bytes) == (512 * per_token, (4 + 2) * (1024 + 256) * per_token)
+    free_for(monkeypatch, path, 20_224)
+    alone = context_limit(info, config, 65536).n_ctx
+    assert context_limit(info, config, 65536, found.full).n_ctx < alone
+    smallest = needs(info, setting_of(info, config), 256)
+    host_bytes = smallest.host_bytes + found.full.host_bytes
+    monkeypatch.setattr(planning, "free_memory", lambda: plan.Free(host_bytes))
+    planning.check_fit(info, draft, config)
+    monkeypatch.setattr(planning, "free_memory", lambda: plan.Free(host_bytes - 1))
+    with pytest.raises(OutOfMemory, match=r"the draft model takes 0\.\d GB of memory, and 0\.\d GB are free beside"):
+        planning.check_fit(info, draft, config)
+    loaded = smallest.loaded_bytes - smallest.weights_bytes
+    monkeypatch.setattr(planning, "free_memory", lambda: plan.Free(host_bytes - 1 - loaded))
+    with pytest.raises(OutOfMemory, match="the draft model takes"):
+        Engine.open(path, config)
+
+
+def test_what_a_draft_model_takes_is_that_of_llama_cpp(tmp_path: Path, log: list[str]) -> None:
+    path = write_llama(tmp_path / "m.gguf")
+    config = EngineConfig(num_threads=1, draft=DraftConfig(model=path))
+    with Engine.open(path, config) as engine:
+        found = engine.info.draft_needs
+    assert found is not None
+    layout = kv_layout(read_model_info(path))
+    bookkeeping = 512 * CELL_BYTES * layout.num_kinds
+    target = 1024 * layout.bytes_per_token("f16", "f16")
+    assert found.kv_bytes - bookkeeping == pytest.approx(said(log, "KV") - target, abs=0.011 * MIB * 2)
 
 
 def test_more_than_it_was_trained_for_is_said(tmp_path: Path) -> None:

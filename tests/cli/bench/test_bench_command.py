@@ -26,7 +26,8 @@ from tests.cli.bench.fake_server import Handler, polite, serving
 
 UNSET = (
     "model prompt generate depth repetitions quants concurrency rate url api_key requests prompts shared_prefix slo "
-    "timeout_s threads batch_size cache_type_k cache_type_v flash_attn gpu_layers ctx_size save plot offline quiet"
+    "timeout_s draft draft_tokens threads batch_size cache_type_k cache_type_v flash_attn gpu_layers ctx_size save "
+    "plot offline quiet"
 )
 
 
@@ -165,6 +166,30 @@ def test_resume(tiny: str) -> None:
     assert (code, row["test"], row["num_restored_tokens"]) == (0, "resume64", 64)
 
 
+def test_drafts(tiny: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a b a b a b a b"}\n{"prompt": "b a", "max_tokens": 4}\n')
+    given = {"prompts": prompts, "generate": "24", "repetitions": 2, "threads": (1,), "format": "json"}
+    plot = tmp_path / "drafts.svg"
+    code, out, err = run(flags(model=tiny, draft="ngram", draft_tokens=3, plot=plot, **given))
+    assert "with drafts" in plot.read_text()
+    rows = json.loads(out)
+    assert (code, [row["test"] for row in rows]) == (0, ["prompt 1", "prompt 2"]), err
+    for row in rows:
+        assert len(row["samples"]["plain_ts"]) == len(row["samples"]["draft_ts"]) == 2
+        assert row["ci95_speedup"][0] <= row["median_speedup"] <= row["ci95_speedup"][1]
+        assert 0 <= row["num_accepted_tokens"] <= row["num_draft_tokens"]
+    assert (rows[0]["draft_model"], rows[0]["draft_tokens"]) == (None, 3)
+    assert rows[1]["median_output_tokens"] == 4
+    prompts.write_text('{"prompt": "b a", "max_tokens": 1}\n')
+    _, _, err = run(flags(model=tiny, draft="ngram", **given))
+    assert "prompt 1: no answer of two tokens or more" in err
+    prompts.write_text('{"prompt": "b a"}\n')
+    _, out, _ = run(flags(model=tiny, draft=tiny, draft_tokens=3, **{**given, "format": "table"}))
+    assert out.splitlines()[0].split("  ")[0].strip() == "test"
+    assert out.splitlines()[-1].endswith("100%"), "a model that drafts for itself"
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
@@ -182,6 +207,12 @@ def test_resume(tiny: str) -> None:
         ({"threads": (1, 2), "concurrency": (1,)}, "--threads lists several values"),
         ({"resume": True, "prompt": "0"}, "-p 0 leaves nothing to resume"),
         ({"resume": True, "generate": "1"}, "leave out -n|first token alone"),
+        ({"draft": "off"}, "--draft off leaves nothing to compare"),
+        ({"draft": "ngram", "resume": True}, "measure different things"),
+        ({"draft": "ngram", "prompt": "5"}, "-p draws words"),
+        ({"draft": "ngram", "generate": "5:9"}, "-n is a range"),
+        ({"draft": "ngram", "concurrency": (1,)}, "--concurrency is for serving"),
+        ({"draft_tokens": 3}, "--draft-tokens is for --draft"),
         ({"cache_type_k": ("q9",)}, "is 'q9', which is none of"),
         ({"threads": (100_000,)}, "-t/--threads is 100000"),
         ({"save": "../x"}, "cannot be the name of a result"),

@@ -1,0 +1,57 @@
+"""When a draft model that does not pay is tried: in bursts, ever more rarely. Pure: knows no models and no tokens.
+
+Whoever is not asked shows nothing, and a model that has not been asked for a while must first read what was said since,
+which costs more than the drafts. So a trial is several steps in a row, for as long as there is hope; and where it ended
+near the point at which drafts pay, the next one comes soon: it costs little, and there may be something to win.
+"""
+
+from __future__ import annotations
+
+TRIAL_TOKENS = 3
+"""Drafts in a step of a trial."""
+
+MIN_STEPS = 3
+"""Steps of a trial, whatever is believed …"""
+
+MAX_STEPS = 10
+"""… and with hope."""
+
+FIRST_HOPE, LAST_HOPE = 0.65, 0.9
+"""Tokens a second, in those of a plain step, that have to be promised for a trial to go on: few drafts say little, so
+it begins with the first and rises to the last."""
+
+HOPEFUL_WAIT_STEPS, HOPELESS_WAIT_STEPS = 16, 512
+"""Steps after a first trial, by whether it ended with hope; twice as many after each next one …"""
+
+MAX_WAIT_STEPS = 4096
+"""… but no more than these."""
+
+
+class Trials:
+    """Asked at every step for which no drafts pay, and told of those for which some do."""
+
+    def __init__(self) -> None:
+        self._num_steps = 0  # of the trial under way
+        self._wait = 0
+        self._num_trials = 0
+
+    def is_due(self, gain: float) -> bool:
+        """Whether to draft for the next step all the same. `gain`: what is believed of that, tokens a second as a
+        multiple of those of a plain step."""
+        if self._wait > 0:
+            self._wait -= 1
+            return False
+        has_hope = gain >= FIRST_HOPE + (LAST_HOPE - FIRST_HOPE) * self._num_steps / MAX_STEPS
+        if self._num_steps < (MAX_STEPS if has_hope else MIN_STEPS):
+            self._num_steps += 1
+            return True
+        first_wait = HOPEFUL_WAIT_STEPS if has_hope else HOPELESS_WAIT_STEPS
+        self._wait = min(first_wait << self._num_trials, MAX_WAIT_STEPS) - 1
+        self._num_trials += 1
+        self._num_steps = 0
+        return False
+
+    def note_paid(self) -> None:
+        """Drafts of the model are worth their cost at the next step: it will be tried at once when they no longer
+        are."""
+        self._num_steps = self._wait = self._num_trials = 0
