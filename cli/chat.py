@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ingle.cli import settings as settings_file
 from ingle.cli import shelf, source, stats
 from ingle.cli.errors import FAILURE, InputProblem, Undeliverable, UsageProblem, describe
-from ingle.cli.loading import open_model
+from ingle.cli.loading import open_for
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
 from ingle.cli.signals import Signals
@@ -85,24 +85,13 @@ def chat(flags: ChatFlags, output: Output, signals: Signals) -> int:
     settings = settings_file.load()
     output.quiet = bool(settings.pick("quiet", flags.quiet))
     config = flags.model.engine_config(settings)
-    drafts = flags.model.drafts(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     is_interactive = source.stdin_is_terminal() and output.is_terminal and not flags.json
     kept_in = _kept_in(flags, output, is_interactive=is_interactive)
     with ExitStack() as stack:
         if kept_in is not None:
             stack.callback(kept_in.close)  # closed by its session too, which does no harm
-        model = stack.enter_context(
-            open_model(
-                flags.model.name(settings),
-                config,
-                output,
-                signals,
-                offline=flags.model.is_offline(settings),
-                verbose=flags.verbose,
-                drafts=drafts,
-            )
-        )
+        model = stack.enter_context(open_for(flags, settings, config, output, signals))
         talk = Talk(flags, settings, model, output, signals, kept_in, is_chat=True)
         stack.callback(lambda: talk.session.close())
         return Chat(talk, is_interactive=is_interactive).run()

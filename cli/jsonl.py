@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingle.cli import source, stats
 from ingle.cli.errors import FAILURE, CliError, UsageProblem, describe
-from ingle.cli.loading import OpenModel, open_model
+from ingle.cli.loading import OpenModel, open_for
 from ingle.cli.options import SamplingFlags
 from ingle.cli.output import Output
 from ingle.cli.run import RunFlags, make_prompt, with_stop
@@ -62,17 +62,8 @@ def run_lines(flags: RunFlags, settings: Settings, output: Output, signals: Sign
     if source.stdin_is_terminal():
         raise UsageProblem("--jsonl reads requests from stdin, and that is a terminal", "pipe a file into it")
     config = flags.model.engine_config(settings, max_num_seqs=TOGETHER)
-    drafts = flags.model.drafts(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
-    with open_model(
-        flags.model.name(settings),
-        config,
-        output,
-        signals,
-        offline=flags.model.is_offline(settings),
-        verbose=flags.verbose,
-        drafts=drafts,
-    ) as model:
+    with open_for(flags, settings, config, output, signals) as model:
         batch = _Batch(flags, settings, model, output)
         with signals.answering(model.engine):
             batch.run(signals)

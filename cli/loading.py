@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ingle.cli.drafts import DraftChoice, describe_draft, with_drafts
 from ingle.cli.output import Output
@@ -20,6 +20,8 @@ from ingle.cli.settings import used_path
 from ingle.cli.signals import Signals
 
 if TYPE_CHECKING:
+    from ingle.cli.options import ModelFlags
+    from ingle.cli.settings import Settings
     from ingle.models.chat_template import ChatTemplate
     from ingle.models.gguf_info import ModelInfo
     from ingle.models.resolve import ModelRef
@@ -123,6 +125,39 @@ def open_model(
         if verbose and (stats := engine.stats()).num_pool_resizes:
             num_tokens = stats.num_blocks_total * stats.block_size
             output.report(f"KV pool    {num_tokens} tokens, moved {stats.num_pool_resizes} times")
+
+
+class Asked(Protocol):
+    """What the flags of every command that answers have."""
+
+    @property
+    def model(self) -> ModelFlags: ...
+    @property
+    def think(self) -> bool | None: ...
+    @property
+    def verbose(self) -> bool: ...
+
+
+@contextmanager
+def open_for(
+    flags: Asked, settings: Settings, config: EngineConfig, output: Output, signals: Signals
+) -> Iterator[OpenModel]:
+    """The model that `flags` and `settings` mean, with the drafts they ask for. Raises UsageProblem for drafts that
+    make no sense before anything is opened."""
+    with open_model(
+        flags.model.name(settings),
+        config,
+        output,
+        signals,
+        offline=flags.model.is_offline(settings),
+        verbose=flags.verbose,
+        drafts=flags.model.drafts(settings),
+    ) as model:
+        if flags.think is not None and not model.template.supports_thinking:
+            output.note(
+                f"note: --{'' if flags.think else 'no-'}think changes nothing: this model's template knows no thinking"
+            )
+        yield model
 
 
 def _warm(template: ChatTemplate) -> None:

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import typer
 
@@ -200,6 +200,22 @@ _HINTS = {
 }
 
 _ENGINE_FIELDS = {"num_threads": "threads", "gpu_layers": "gpu_layers", "n_batch": "batch_size"}
+
+
+class Flags(Protocol):
+    """A dataclass of flags."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+F = TypeVar("F", bound=Flags)
+
+
+def collect(kind: type[F], parameters: Mapping[str, Any], **others: object) -> F:
+    """A `kind` of flags: each field is the parameter of a command (of its `locals()`) that has its name, or one of
+    `others`. Fields that are neither keep their defaults."""
+    given = {name: parameters[name] for name in kind.__dataclass_fields__ if name in parameters}
+    return kind(**{**given, **others})
 
 
 def _check(kind: Callable[..., object], name: str, value: object, blamed: str, hint: str) -> None:

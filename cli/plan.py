@@ -18,7 +18,7 @@ from ingle.cli.pull import require_hub
 if TYPE_CHECKING:
     from ingle.models.gguf_info import ModelInfo
     from ingle.models.needs import Setting
-    from ingle.models.plan import Free
+    from ingle.models.plan import DraftNeeds, Free
     from ingle.models.plan_source import FoundHeader
     from ingle.runtime.config import EngineConfig
 
@@ -69,10 +69,14 @@ def work_out(
 ) -> plan_report.Answer:
     """Everything that is said about the model `found` with `free` memory."""
     from ingle.models.plan import fits_scaled, make_plan, scaled
+    from ingle.runtime.config import DraftConfig
     from ingle.runtime.planning import setting_of
 
-    info, helper = found.info, None if draft is None else draft.info
-    setting = _with_gpu_layers(info, setting_of(info, config), config, free, parallel)
+    info = found.info
+    if draft is not None:
+        config = replace(config, draft=DraftConfig(model=draft.info.path))
+    helper = _draft_needs(draft, config)
+    setting = _with_gpu_layers(info, setting_of(info, config), config, free, helper, parallel)
     initial = config.initial_kv_tokens
     most = max(info.n_ctx_train, config.n_ctx or 0)
     largest = _largest(info, setting, free, initial, helper, parallel, most)
@@ -81,7 +85,7 @@ def work_out(
     fits = chosen.fits(free)
     smaller = None
     if setting.type_k == setting.type_v == "f16" and (largest or 0) < (config.n_ctx or info.n_ctx_train):
-        smaller = _with_q8_0(info, setting, free, initial, helper, parallel, most)
+        smaller = _with_q8_0(info, setting, free, draft, config, parallel, most)
     rows = []
     for quant in found.quants:
         host, gpu = scaled(chosen, info.size_bytes, quant.size_bytes)
@@ -103,7 +107,7 @@ def work_out(
 
 
 def _largest(
-    info: ModelInfo, setting: Setting, free: Free, initial: int, draft: ModelInfo | None, parallel: int, most: int
+    info: ModelInfo, setting: Setting, free: Free, initial: int, draft: DraftNeeds | None, parallel: int, most: int
 ) -> int | None:
     """Tokens, up to `most`, that each of `parallel` sequences may grow to together; None where nothing fits."""
     from ingle.models.plan import largest_context
@@ -113,22 +117,40 @@ def _largest(
 
 
 def _with_q8_0(
-    info: ModelInfo, setting: Setting, free: Free, initial: int, draft: ModelInfo | None, parallel: int, most: int
+    info: ModelInfo,
+    setting: Setting,
+    free: Free,
+    draft: FoundHeader | None,
+    config: EngineConfig,
+    parallel: int,
+    most: int,
 ) -> int | None:
-    """As `_largest`, with a q8_0 cache; None too where that type does not fit the model's heads."""
+    """As `_largest`, with a q8_0 cache; None too where that type does not fit the heads of a model."""
+    from ingle.runtime.errors import InvalidRequest
+
     if not setting.flash_attn:
         return None
+    setting = replace(setting, type_k="q8_0", type_v="q8_0")
+    config = replace(config, type_k="q8_0", type_v="q8_0")
     try:
-        return _largest(info, replace(setting, type_k="q8_0", type_v="q8_0"), free, initial, draft, parallel, most)
-    except ValueError:
+        return _largest(info, setting, free, config.initial_kv_tokens, _draft_needs(draft, config), parallel, most)
+    except (ValueError, InvalidRequest):
         return None
 
 
-def _with_gpu_layers(info: ModelInfo, setting: Setting, config: EngineConfig, free: Free, parallel: int) -> Setting:
-    """`auto`: as many layers on the GPU as fit there with the context asked for."""
+def _draft_needs(draft: FoundHeader | None, config: EngineConfig) -> DraftNeeds | None:
+    from ingle.runtime.planning import draft_needs
+
+    return None if draft is None else draft_needs(draft.info, config)
+
+
+def _with_gpu_layers(
+    info: ModelInfo, setting: Setting, config: EngineConfig, free: Free, draft: DraftNeeds | None, parallel: int
+) -> Setting:
+    """`auto`: as many layers on the GPU as fit there with the context asked for, beside a draft model."""
     from ingle.models.plan import most_gpu_layers
 
     if config.gpu_layers != "auto" or free.gpu_bytes is None:
         return setting
     num_tokens = (config.n_ctx or min(info.n_ctx_train, GPU_TOKENS)) * parallel
-    return replace(setting, gpu_layers=most_gpu_layers(info, setting, free, num_tokens))
+    return replace(setting, gpu_layers=most_gpu_layers(info, setting, free, num_tokens, draft))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ingle.cli import options
-from ingle.cli.options import ModelFlags
+from ingle.cli.options import ModelFlags, collect
 from ingle.cli.output import Output
 from ingle.cli.signals import Signals
 
@@ -46,17 +46,10 @@ def eval_command(
     Chunks of 512 tokens, the second half of each scored, as llama-perplexity does. Both models run side by side, and
     nothing is written to disk.
     """
+    given = locals()
     from ingle.cli.eval import EvalFlags, evaluate_command
 
-    flags = EvalFlags(
-        model=model,
-        text=text,
-        against=against,
-        chunks=chunks,
-        json=json,
-        quiet=quiet,
-        opening=ModelFlags(threads=threads, gpu_layers=gpu_layers, flash_attn=flash_attn, offline=offline),
-    )
+    flags = collect(EvalFlags, given, opening=collect(ModelFlags, given, model=None))
     return lambda output, signals: evaluate_command(flags, output, signals.raise_if_stopped)
 
 
@@ -167,29 +160,8 @@ def quantize_command(
     anew. The model is calibrated once; what was found is kept for the next time. Scales and error feedback stay in the
     file only where they help on text that they have not seen. A file appears when it is whole.
     """
+    given = locals()
     from ingle.cli.quantize import QuantizeFlags, quantize
 
-    flags = QuantizeFlags(
-        model=model,
-        to=tuple(to or ()),
-        target_size=target_size,
-        target_bpw=target_bpw,
-        tensor_types=tuple(tensor_types or ()),
-        for_draft=for_draft,
-        calib=calib,
-        awq=not no_awq,
-        gptq=gptq,
-        imatrix=imatrix,
-        no_imatrix=no_imatrix,
-        keep_imatrix=keep_imatrix,
-        eval_text=eval_text,
-        plot=plot,
-        out=out,
-        allow_requantize=allow_requantize,
-        force=force,
-        dry_run=dry_run,
-        json=json,
-        offline=offline,
-        quiet=quiet,
-    )
+    flags = collect(QuantizeFlags, given, to=tuple(to or ()), tensor_types=tuple(tensor_types or ()), awq=not no_awq)
     return lambda output, signals: quantize(flags, output, signals.raise_if_stopped)

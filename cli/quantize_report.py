@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,11 +106,11 @@ def _table(story: Story, output: Output) -> None:
     has_quality = any(row.evaluation is not None for row in story.rows)
     columns = [
         Column("file", lambda row: row["file"], is_number=False),
-        *(Column(name, lambda row, name=name: row[name]) for name in ("size", "bits")),  # type: ignore[misc]
+        *(Column(name, itemgetter(name)) for name in ("size", "bits")),
     ]
     names = ["perplexity", "KL", "99 % KL", "same top"] if has_quality else []
     names += ["prompt t/s", "gen. t/s", "memory"]
-    columns += [Column(name, lambda row, name=name: row[name]) for name in names]  # type: ignore[misc]
+    columns += [Column(name, itemgetter(name)) for name in names]
     output.line("")
     width = shutil.get_terminal_size().columns if output.is_terminal else 120
     output.line(draw([_cells(row, story.rows) for row in story.rows], columns, width=width))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ingle.cli import settings as settings_file
 from ingle.cli import source
 from ingle.cli.errors import FAILURE, CliError, UsageProblem
-from ingle.cli.loading import OpenModel, open_model
+from ingle.cli.loading import OpenModel, open_for
 from ingle.cli.options import ModelFlags, SamplingFlags
 from ingle.cli.output import Output
 from ingle.cli.prompt import Prompt, PromptBuilder
@@ -58,18 +58,9 @@ def run(flags: RunFlags, output: Output, signals: Signals) -> int:
         return _continue(flags, flags.session, settings, output, signals)
     text = source.read_prompt(flags.prompt, flags.files, raw=flags.raw)
     config = flags.model.engine_config(settings, keeps_pages_in_ram=False)  # one answer: nobody would ask for them
-    drafts = flags.model.drafts(settings)
     params = flags.sampling.params(settings)
     max_tokens = flags.sampling.max_output_tokens(settings)
-    with open_model(
-        flags.model.name(settings),
-        config,
-        output,
-        signals,
-        offline=flags.model.is_offline(settings),
-        verbose=flags.verbose,
-        drafts=drafts,
-    ) as model:
+    with open_for(flags, settings, config, output, signals) as model:
         prompt = make_prompt(
             model,
             text,
@@ -105,19 +96,10 @@ def _continue(flags: RunFlags, name: str, settings: Settings, output: Output, si
     path = shelf.path_of(name)
     text = source.read_prompt(flags.prompt, flags.files)
     config = flags.model.engine_config(settings, keeps_pages_in_ram=False)  # one answer: nobody would ask for them
-    drafts = flags.model.drafts(settings)
     flags.sampling.params(settings)  # a bad flag is said before the model is loaded
     with (
         closing(Transcript.open(path)) as kept_in,
-        open_model(
-            flags.model.name(settings),
-            config,
-            output,
-            signals,
-            offline=flags.model.is_offline(settings),
-            verbose=flags.verbose,
-            drafts=drafts,
-        ) as model,
+        open_for(flags, settings, config, output, signals) as model,
     ):
         from ingle.cli.talk import Talk
 

@@ -87,11 +87,6 @@ class ModelInfo:
     def bits_per_weight(self) -> float:
         return 8 * self.weights_bytes / self.num_params if self.num_params else 0.0
 
-    def refuse_if_not_generative(self) -> None:
-        """Raise UnsupportedModel when this model cannot answer a prompt."""
-        if self.not_generative is not None:
-            raise UnsupportedModel(f"{self.path} is {self.not_generative}", UNSUPPORTED_HINT)
-
     def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> int:
         """Bytes of K and V cache one token takes over all layers that have a cache (see ``kv_layout``).
 

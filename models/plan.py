@@ -37,7 +37,7 @@ class Plan:
     start: Needs
     full: Needs
     moving: Needs
-    draft: Needs | None  # of a draft model at `num_cells`; counted in `start` and `full` too
+    draft: Needs | None  # of a draft model at its largest; counted in `start` and `full` too
 
     @property
     def peak_host_bytes(self) -> int:
@@ -52,15 +52,23 @@ class Plan:
         return _fits(self.peak_host_bytes, self.peak_gpu_bytes, free)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftNeeds:
+    """What a draft model takes: with the context it begins with, and with the largest one."""
+
+    start: Needs
+    full: Needs
+
+
 def make_plan(
     info: ModelInfo,
     setting: Setting,
     num_tokens: int,
     *,
     initial_tokens: int = 1024,
-    draft: ModelInfo | None = None,
+    draft: DraftNeeds | None = None,
 ) -> Plan:
-    """The plan for a pool of `num_tokens`. A draft model has a context of the same size and lies on the same devices.
+    """The plan for a pool of `num_tokens`, with a draft model beside it.
 
     Raises ValueError where a cache type does not fit a model's heads.
     """
@@ -72,11 +80,10 @@ def make_plan(
         while 2 * before < num_cells:
             before *= 2
         moving = context_only(needs(info, setting, before))
-    drafts = [] if draft is None else [_draft(draft, setting, cells) for cells in (first, num_cells)]
     start, full = needs(info, setting, first), needs(info, setting, num_cells)
-    if drafts:
-        start, full = start + drafts[0], full + drafts[1]
-    return Plan(setting, num_cells, start, full, moving, drafts[1] if drafts else None)
+    if draft is not None:
+        start, full = start + draft.start, full + draft.full
+    return Plan(setting, num_cells, start, full, moving, None if draft is None else draft.full)
 
 
 def context_only(whole: Needs) -> Needs:
@@ -91,7 +98,7 @@ def largest_context(
     *,
     at_most: int | None = None,
     initial_tokens: int = 1024,
-    draft: ModelInfo | None = None,
+    draft: DraftNeeds | None = None,
 ) -> int | None:
     """Tokens of the largest context that fits, up to `at_most` (None: what the model was trained for).
 
@@ -112,12 +119,15 @@ def largest_context(
     return low * CELL_STEP or None
 
 
-def most_gpu_layers(info: ModelInfo, setting: Setting, free: Free, num_tokens: int) -> int:
+def most_gpu_layers(
+    info: ModelInfo, setting: Setting, free: Free, num_tokens: int, draft: DraftNeeds | None = None
+) -> int:
     """The most layers (llama.cpp's -ngl, the output counted as one) with which a pool of `num_tokens` fits the GPU."""
     if free.gpu_bytes is None:
         return 0
     for layers in range(info.num_layers + 1, 0, -1):
-        if make_plan(info, replace(setting, gpu_layers=layers), num_tokens).peak_gpu_bytes <= _usable(free.gpu_bytes):
+        found = make_plan(info, replace(setting, gpu_layers=layers), num_tokens, draft=draft)
+        if found.peak_gpu_bytes <= _usable(free.gpu_bytes):
             return layers
     return 0
 
@@ -142,11 +152,6 @@ def _fits(host_bytes: int, gpu_bytes: int, free: Free) -> bool:
 
 def _usable(free_bytes: int) -> int:
     return int(free_bytes * FREE_SHARE)
-
-
-def _draft(info: ModelInfo, setting: Setting, num_cells: int) -> Needs:
-    layers = 0 if not setting.gpu_layers else info.num_layers + 1
-    return needs(info, replace(setting, gpu_layers=layers), num_cells, program_bytes=0)
 
 
 def _round_up(num_tokens: int) -> int:

@@ -73,20 +73,12 @@ def free_memory() -> plan.Free:
     return plan.Free(available_memory_bytes(), sum(gpus) if gpus else None)
 
 
-@dataclass(frozen=True, slots=True)
-class DraftNeeds:
-    """What a draft model takes: with the context it begins with, and with the largest one."""
-
-    start: Needs
-    full: Needs
-
-
-def draft_needs(draft: ModelInfo, config: EngineConfig) -> DraftNeeds:
+def draft_needs(draft: ModelInfo, config: EngineConfig) -> plan.DraftNeeds:
     """Of the draft model that `config`, the target's, names. Raises InvalidRequest as `setting_of` does."""
     assert config.draft is not None
     setting = setting_of(draft, draft_config(config))
     start, full = (needs(draft, setting, cells, program_bytes=0) for cells in draft_cells(config, config.draft.window))
-    return DraftNeeds(start, full)
+    return plan.DraftNeeds(start, full)
 
 
 def context_limit(info: ModelInfo, config: EngineConfig, n_ctx_train: int, beside: Needs | None = None) -> Limit:

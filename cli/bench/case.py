@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ingle.runtime.config import EngineConfig
 
@@ -21,14 +22,14 @@ class Setup:
     type_v: str
     flash_attn: bool | None
 
-    def config(self, gpu_layers: object) -> EngineConfig:
+    def config(self, gpu_layers: int | Literal["auto", "all"]) -> EngineConfig:
         """Raises InvalidRequest for what makes no sense."""
         return EngineConfig(
             max_num_seqs=1,
             max_cached_chains=0,
             n_batch=self.n_batch,
             num_threads=self.num_threads,
-            gpu_layers=gpu_layers,  # type: ignore[arg-type]
+            gpu_layers=gpu_layers,
             flash_attn=self.flash_attn,
             type_k=self.type_k,
             type_v=self.type_v,

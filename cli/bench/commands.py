@@ -234,43 +234,11 @@ def measure_command(
     users at once would see, of this machine's engine or of any server (--url). What is compared takes turns; nothing is
     counted before it has settled; Ctrl-C keeps what there is.
     """
+    given = locals()
     from ingle.cli.bench.bench import bench
 
-    given = BenchFlags(
-        model=model,
-        prompt=prompt,
-        generate=generate,
-        depth=depth,
-        repetitions=repetitions,
-        quants=quants,
-        resume=resume,
-        draft=draft,
-        draft_tokens=draft_tokens,
-        concurrency=concurrency,
-        rate=rate,
-        url=url,
-        api_key=api_key,
-        requests=requests,
-        prompts=prompts,
-        shared_prefix=shared_prefix,
-        slo=slo,
-        timeout_s=timeout,
-        threads=threads,
-        batch_size=batch_size,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        flash_attn=flash_attn,
-        gpu_layers=gpu_layers,  # type: ignore[arg-type]
-        ctx_size=ctx_size,
-        seed=seed,
-        format=format,
-        json=json,
-        save=save,
-        plot=plot,
-        offline=offline,
-        quiet=quiet,
-    )
-    return lambda output, signals: bench(given, output, signals)
+    flags = options.collect(BenchFlags, given, timeout_s=timeout)
+    return lambda output, signals: bench(flags, output, signals)
 
 
 @app.command("compare")

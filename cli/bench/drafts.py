@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ingle.cli.bench import statistics
 from ingle.cli.bench.engine_target import request_of
+from ingle.cli.bench.interruption import Interruption
 from ingle.cli.bench.result import Result, Row
 from ingle.cli.bench.work import Message, Work
 from ingle.models.chat_template import ChatTemplate
@@ -66,7 +67,8 @@ class Series:
 
 
 class DraftBench:
-    """`config` has the drafts; the other side is the same without. May be interrupted between answers and within."""
+    """`config` has the drafts; the other side is the same without. `interruption` may be set between answers and
+    within."""
 
     def __init__(
         self,
@@ -86,17 +88,7 @@ class DraftBench:
         self._num_repetitions = num_repetitions
         self._seed = seed
         self._live = live
-        self._engine: Engine | None = None
-        self._was_interrupted = False
-
-    def interrupt(self) -> None:
-        self._was_interrupted = True
-        if self._engine is not None:
-            self._engine.interrupt()
-
-    def _is_over(self) -> bool:
-        """Asked anew each time: a signal handler sets it."""
-        return self._was_interrupted
+        self.interruption = Interruption()
 
     def run(self, result: Result) -> None:
         """Measure every pair, one more first that does not count and from which the length of drafts is learnt; the
@@ -113,11 +105,11 @@ class DraftBench:
                     for series in self._series:
                         self._live(f"{series.label}: pair {number} of {self._num_repetitions}")
                         self._run_pair(series, plain, drafting, template, number)
-                        if self._is_over():
+                        if self.interruption.is_set():
                             return
         finally:
             result.rows = [self._row(series) for series in self._series if series.plain_ts]
-            if not self._is_over():
+            if not self.interruption.is_set():
                 short = [series.label for series in self._series if not series.plain_ts]
                 result.warnings += [f"{label}: no answer of two tokens or more to measure" for label in short]
 
@@ -137,13 +129,11 @@ class DraftBench:
     def _ask(self, engine: Engine, template: ChatTemplate, work: Work) -> tuple[float, RequestOutput] | None:
         """Tokens a second from the first token on, and the last output. None when interrupted, or where there was
         nothing after the first token."""
-        if self._is_over():
+        if self.interruption.is_set():
             return None
         engine.clear_cache()
-        self._engine = engine
-        try:
-            request_id = engine.add(request_of(engine, template, work))
-            if self._is_over():  # `add` forgets interruptions
+        with self.interruption.asking(engine, request_of(engine, template, work)) as request_id:
+            if request_id is None:
                 return None
             first_s: float | None = None
             last: RequestOutput | None = None
@@ -151,8 +141,6 @@ class DraftBench:
             for last in engine.stream(request_id):
                 if first_s is None:
                     first_s, num_first = time.perf_counter(), len(last.new_tokens)
-        finally:
-            self._engine = None
         if last is None or first_s is None or last.finish_reason == FinishReason.ABORT:
             return None
         num_later = last.metrics.num_output_tokens - num_first

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from ingle.cli.bench import bandwidth, statistics
 from ingle.cli.bench.case import Case, Setup, shortened
@@ -54,7 +54,7 @@ class EngineBench:
         models: Sequence[OpenedModel],
         cases: Sequence[Case],
         *,
-        gpu_layers: object,
+        gpu_layers: int | Literal["auto", "all"],
         num_repetitions: int,
         seed: int,
         interrupt: Interrupt,

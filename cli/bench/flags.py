@@ -52,7 +52,7 @@ class BenchFlags:
     cache_type_k: tuple[str, ...] | None
     cache_type_v: tuple[str, ...] | None
     flash_attn: tuple[bool | None, ...] | None
-    gpu_layers: int | str | None
+    gpu_layers: int | Literal["auto", "all"] | None
     ctx_size: object
     seed: int
     format: str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingle.cli.bench import flags as parsing
 from ingle.cli.bench import opened
-from ingle.cli.bench.case import Sweep, expand
+from ingle.cli.bench.case import Setup, Sweep, expand
 from ingle.cli.bench.decode import Stopped
 from ingle.cli.bench.energy import EnergyCounters
 from ingle.cli.bench.engine import EngineBench
@@ -80,13 +80,10 @@ def _engine(flags: BenchFlags, settings: Settings) -> Plan:
     cases = expand(sweep, len(names))
     if not cases:
         raise UsageProblem("-p 0 and -n 0 leave nothing to measure", "give one of them some tokens")
-    for setup in dict.fromkeys(case.setup for case in cases):
-        _config(flags, settings, setup.num_threads, setup.n_batch, setup.type_k, setup.type_v, setup.flash_attn)
+    config, *_ = [_config(flags, settings, setup) for setup in dict.fromkeys(case.setup for case in cases)]
     num_repetitions = flags.repetitions or REPETITIONS
-    gpu_layers = settings.pick("gpu_layers", flags.gpu_layers)
 
     def run(result: Result, output: Output, signals: Signals, live: Live) -> None:
-        config = cases[0].setup.config("auto" if gpu_layers is None else gpu_layers)
         interrupt = _Flag()
         with opened.open_models(names, config, output, offline=_is_offline(flags, settings)) as models:
             signals.raise_if_stopped()
@@ -249,7 +246,7 @@ def _resume(flags: BenchFlags, settings: Settings) -> Plan:
         info = read_model_info(ref.path)
         result.models = [opened.as_json(ref, info)]
         bench = ResumeBench(ref, info, config, prompts, num_repetitions=num_repetitions, seed=flags.seed, live=live)
-        with signals.answering(bench):
+        with signals.answering(bench.interruption):
             bench.run(result)
         signals.raise_if_stopped()
 
@@ -290,7 +287,7 @@ def _drafts(flags: BenchFlags, settings: Settings) -> Plan:
         config = replace(config, draft=replace(config.draft, is_required=True))
         result.models = [opened.as_json(ref, info)]
         bench = DraftBench(ref, info, config, works, num_repetitions=num_repetitions, seed=flags.seed, live=live)
-        with signals.answering(bench):
+        with signals.answering(bench.interruption):
             bench.run(result)
         signals.raise_if_stopped()
 
@@ -320,22 +317,14 @@ def _single(flags: BenchFlags, settings: Settings, num_sequences: int) -> Engine
     return given.engine_config(settings, max_num_seqs=num_sequences)
 
 
-def _config(
-    flags: BenchFlags,
-    settings: Settings,
-    num_threads: int,
-    n_batch: int,
-    type_k: str,
-    type_v: str,
-    flash_attn: bool | None,
-) -> EngineConfig:
+def _config(flags: BenchFlags, settings: Settings, setup: Setup) -> EngineConfig:
     """Raises, in the words of the flags, for a context there cannot be."""
     return ModelFlags(
-        threads=num_threads,
-        batch_size=n_batch,
-        cache_type_k=type_k,
-        cache_type_v=type_v,
-        flash_attn="auto" if flash_attn is None else flash_attn,
+        threads=setup.num_threads,
+        batch_size=setup.n_batch,
+        cache_type_k=setup.type_k,
+        cache_type_v=setup.type_v,
+        flash_attn="auto" if setup.flash_attn is None else setup.flash_attn,
         gpu_layers=flags.gpu_layers,
         no_kv_store=True,
     ).engine_config(settings)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +112,12 @@ def panels(result: Result) -> list[Panel]:
         found.append(Panel("Throughput against waiting", lambda axes: _throughput_latency(axes, serving)))
         for name, title in (("ttft", "Time to first token"), ("itl", "Time between tokens")):
             if any(row["samples"][name] for row in serving):
-                found.append(Panel(title, lambda axes, name=name: _distribution(axes, serving, name)))  # type: ignore[misc]
+                found.append(Panel(title, partial(_distribution, rows=serving, name=name)))
         if any(row["kv_timeline"] for row in serving):
             found.append(Panel("KV blocks in use", lambda axes: _occupancy(axes, serving)))
     for key, title in (("n_prompt", "Reading a prompt"), ("n_gen", "Generating")):
         if rows := [row for row in engine if row[key]]:
-            found.append(Panel(title, lambda axes, rows=rows: _by_depth(axes, rows)))  # type: ignore[misc]
+            found.append(Panel(title, partial(_by_depth, rows=rows)))
     if resume:
         found.append(Panel("First token of a known text", lambda axes: _resume(axes, resume)))
     if drafts:

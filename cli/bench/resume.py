@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ingle.cli.bench import statistics
+from ingle.cli.bench.interruption import Interruption
 from ingle.cli.bench.result import Result, Row
 from ingle.models.gguf_info import ModelInfo
 from ingle.models.resolve import ModelRef
@@ -40,7 +41,7 @@ class Series:
 
 
 class ResumeBench:
-    """May be interrupted between answers and within."""
+    """`interruption` may be set between answers and within."""
 
     def __init__(
         self,
@@ -60,17 +61,7 @@ class ResumeBench:
         self._num_repetitions = num_repetitions
         self._generator = np.random.default_rng(seed)
         self._live = live
-        self._engine: Engine | None = None
-        self._was_interrupted = False
-
-    def interrupt(self) -> None:
-        self._was_interrupted = True
-        if self._engine is not None:
-            self._engine.interrupt()
-
-    def _is_over(self) -> bool:
-        """Asked anew each time: a signal handler sets it."""
-        return self._was_interrupted
+        self.interruption = Interruption()
 
     def run(self, result: Result) -> None:
         """Measure every pair, one more first that does not count; the rows are what has been measured."""
@@ -79,7 +70,7 @@ class ResumeBench:
                 for series in self._series:
                     self._live(f"{series.num_prompt} tokens: pair {number} of {self._num_repetitions}")
                     self._run_pair(series, counts=number > 0)
-                    if self._is_over():
+                    if self.interruption.is_set():
                         return
         finally:
             result.rows = [self._row(series) for series in self._series if series.restored_ms]
@@ -99,18 +90,17 @@ class ResumeBench:
 
     def _ask(self, config: EngineConfig, tokens: list[int]) -> RequestMetrics | None:
         """In an engine of its own, closed before this returns. None when interrupted."""
-        if self._is_over():
+        if self.interruption.is_set():
             return None
         sampling = SamplingParams(temperature=0.0, ignore_eos=True)
-        with Engine.open(self._ref.path, config, model_info=self._info) as engine:
-            self._engine = engine
-            try:
-                request_id = engine.add(Request(tokens, sampling, ANSWER_TOKENS))
-                if self._is_over():  # `add` forgets interruptions
-                    return None
-                outputs = list(engine.stream(request_id))
-            finally:
-                self._engine = None
+        request = Request(tokens, sampling, ANSWER_TOKENS)
+        with (
+            Engine.open(self._ref.path, config, model_info=self._info) as engine,
+            self.interruption.asking(engine, request) as request_id,
+        ):
+            if request_id is None:
+                return None
+            outputs = list(engine.stream(request_id))
         last = outputs[-1]
         return None if last.finish_reason == FinishReason.ABORT else last.metrics
 

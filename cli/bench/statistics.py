@@ -8,7 +8,6 @@ by whoever calls, since this package's flags are read at every start.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -127,8 +126,3 @@ def warm(run: Callable[[], float], *, max_runs: int, tolerance: float = STEADY_T
         if is_steady(values, tolerance=tolerance):
             return len(values), True
     return len(values), False
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive values, one at least."""
-    return math.exp(sum(math.log(value) for value in values) / len(values))

@@ -33,5 +33,5 @@ if __name__ == "__main__":
     from ingle.cli import app, chat, repl
 
     repl.IDLE_S = float(os.environ.get("IDLE_S", repl.IDLE_S))
-    chat.open_model = open_fake(Driven(echo))
+    chat.open_for = open_fake(Driven(echo))
     app.main(["chat", *sys.argv[1:]])

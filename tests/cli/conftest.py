@@ -48,7 +48,7 @@ def talk(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., tuple[
 
     def run(engine: FakeEngine, turns: Turns, template: str = CHATML, **changes: Any) -> tuple[int, str, list[str]]:
         name = changes.pop("name", "fake")
-        monkeypatch.setattr(chat_module, "open_model", open_fake(engine, template, name))
+        monkeypatch.setattr(chat_module, "open_for", open_fake(engine, template, name))
         monkeypatch.setattr(chat_module, "_reader", lambda *_: Script(turns))
         signals = changes.pop("signals", None) or Signals()
         sampling = changes.pop("sampling", SamplingFlags())

@@ -170,7 +170,7 @@ def endless() -> Iterator[str]:
 
 
 def open_fake(engine: FakeEngine, template: str = CHATML, name: str = "fake") -> Callable[..., Any]:
-    """Stands for `loading.open_model`."""
+    """Stands for `loading.open_for`."""
 
     @contextmanager
     def opened(*_args: object, **_flags: object) -> Iterator[OpenModel]:

@@ -224,7 +224,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("sys.stdin", None)
 
     def one(engine: FakeEngine, prompt: str, **changes: Any) -> tuple[int, str, list[str]]:
-        monkeypatch.setattr(run_module, "open_model", open_fake(engine))
+        monkeypatch.setattr(run_module, "open_for", open_fake(engine))
         values: dict[str, Any] = dict.fromkeys(("session", "system", "think", "quiet"))
         values |= dict.fromkeys(("raw", "hide_think", "json", "jsonl", "stats", "verbose"), False)
         values |= {"prompt": prompt, "files": (), **changes}

@@ -113,12 +113,16 @@ def test_sequences_multiply_the_cache(model: Path, roomy: None) -> None:
     assert four == 4 * one
 
 
-def test_a_draft_model_is_counted(model: Path, roomy: None, tmp_path: Path) -> None:
+def test_a_draft_model_is_counted_with_the_context_that_it_gets(model: Path, roomy: None, tmp_path: Path) -> None:
     draft = write_llama(tmp_path / "small.gguf", seed=1)
-    alone = json.loads(ask(model, as_json=True, ctx_size=4096)[1])["full"]
-    both = json.loads(ask(model, as_json=True, ctx_size=4096, draft=draft)[1])["full"]
-    assert both["kv_bytes"] == 2 * alone["kv_bytes"]
-    assert both["program_bytes"] == alone["program_bytes"]
+    added = {}
+    for n_ctx in (4096, 8192):
+        alone = json.loads(ask(model, as_json=True, ctx_size=n_ctx)[1])["full"]
+        both = json.loads(ask(model, as_json=True, ctx_size=n_ctx, draft=draft)[1])["full"]
+        added[n_ctx] = both["kv_bytes"] - alone["kv_bytes"]
+        assert both["program_bytes"] == alone["program_bytes"]
+    per_token = alone["kv_bytes"] // 8192
+    assert added == dict.fromkeys(added, per_token * 3 * (1024 + 256)), "three views of a text, however long it grows"
     assert rows(ask(model, ctx_size=4096, draft=draft)[1])["draft model"].startswith("small, ")
 
 

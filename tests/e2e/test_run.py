@@ -269,3 +269,10 @@ def test_jsonl_raw_has_no_system(shell: Shell) -> None:
     result = shell("ingle run --jsonl --raw -n 1", stdin=b'{"prompt": "a", "system": "b"}\n')
     assert result.code == 1
     assert "system" in json.loads(result.text)["error"]
+
+
+@pytest.mark.parametrize("flag", ["--think", "--no-think"])
+def test_thinking_that_the_template_does_not_know_is_said(shell: Shell, flag: str) -> None:
+    assert shell(f"ingle run hi -n 1 --temp 0 {flag}").err_lines == [
+        f"note: {flag} changes nothing: this model's template knows no thinking"
+    ]

@@ -10,7 +10,16 @@ import pytest
 from ingle.models.gguf_header import ArrayRef, TensorInfo
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.needs import CELL_BYTES, MERGE_BYTES, PROGRAM_BYTES, TOKEN_BYTES, Needs, Setting, compute_bytes, needs
-from ingle.models.plan import FREE_SHARE, Free, fits_scaled, largest_context, make_plan, most_gpu_layers, scaled
+from ingle.models.plan import (
+    FREE_SHARE,
+    DraftNeeds,
+    Free,
+    fits_scaled,
+    largest_context,
+    make_plan,
+    most_gpu_layers,
+    scaled,
+)
 from ingle.models.repacking import repacked_bytes
 from tests.tiny_models import NUM_VOCAB, write_gemma3, write_llama, write_mamba
 
@@ -137,11 +146,12 @@ def test_a_pool_that_grows_has_its_old_context_beside_it(llama: ModelInfo) -> No
     assert make_plan(llama, Setting(), 900).moving == Needs()
 
 
-def test_a_draft_model_is_added_without_another_program(llama: ModelInfo) -> None:
-    alone, both = make_plan(llama, Setting(), 4096), make_plan(llama, Setting(), 4096, draft=llama)
-    assert both.draft is not None
-    assert both.full.host_bytes == alone.full.host_bytes + both.draft.host_bytes
-    assert both.draft.host_bytes == alone.full.host_bytes - PROGRAM_BYTES
+def test_a_draft_model_is_added_to_both_ends(llama: ModelInfo) -> None:
+    draft = DraftNeeds(needs(llama, Setting(), 512, program_bytes=0), needs(llama, Setting(), 2048, program_bytes=0))
+    alone, both = make_plan(llama, Setting(), 4096), make_plan(llama, Setting(), 4096, draft=draft)
+    assert both.start.host_bytes == alone.start.host_bytes + draft.start.host_bytes
+    assert both.full.host_bytes == alone.full.host_bytes + draft.full.host_bytes
+    assert both.draft == draft.full
 
 
 @pytest.mark.parametrize("tokens", [256, 1024, 7000, 50_000])

@@ -87,7 +87,3 @@ def test_warming_ends_when_it_has_settled_or_never_does() -> None:
     assert statistics.warm(lambda: next(falling), max_runs=10) == (5, True)
     restless = iter(range(1, 100))
     assert statistics.warm(lambda: float(next(restless) ** 2), max_runs=6) == (6, False)
-
-
-def test_geometric_mean() -> None:
-    assert statistics.geometric_mean([1.0, 4.0, 16.0]) == pytest.approx(scipy.stats.gmean([1.0, 4.0, 16.0]))
