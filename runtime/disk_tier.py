@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ingle.runtime.blocks import ChainHash
 from ingle.runtime.page import SUFFIX, BadPage, Page, read_page, read_tokens, write_page
-from ingle.runtime.page_files import ABOUT
+from ingle.runtime.page_files import ABOUT, about
 
 _TEMPORARY = ".tmp-"
 
@@ -94,16 +94,26 @@ class DiskTier:
             raise
         return num_bytes
 
+    def recall(self, key: str) -> str | None:
+        """What `remember` was told, by this process or another."""
+        return about(self.folder).get(key)
+
+    def remember(self, key: str, value: str) -> None:
+        """Keep a fact about how this fingerprint's model runs here, beside its pages. Raises OSError."""
+        self._write_about({**self._about, **about(self.folder), key: value})
+
     def _describe(self) -> None:
         """Make the folder and say in it what its fingerprint stands for."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = self.folder / ABOUT
-        if not about.exists():
-            temporary = _temporary_in(self.folder)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump(self._about, file, indent=2)
-            temporary.replace(about)
+        if not (self.folder / ABOUT).exists():
+            self._write_about(self._about)
+
+    def _write_about(self, facts: dict[str, str]) -> None:
+        temporary = _temporary_in(self.folder)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(facts, file, indent=2)
+        temporary.replace(self.folder / ABOUT)
 
     def _collect(self) -> int:
         """If pages take more than the cap, delete those used longest ago until nine tenths of it are left. And what

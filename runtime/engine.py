@@ -85,7 +85,7 @@ class Engine:
             store = open_store(config, self._fingerprint, model_info)
             stack.callback(store.close)
             self._pager = Pager(self._kv, self._executor, store)
-            stack.callback(self._pager.save_tails)
+            stack.callback(self._pager.save_rest)
         self._speculation = open_drafting(config, self.info.n_vocab, self._executor.flag, stack)
         self._characters = model_info.characters
         self._detokenizer = Detokenizer(model.piece)
@@ -261,7 +261,7 @@ class Engine:
         """Give back KV memory that nothing running needs; whether there was any. With a page store, finished
         conversations are forgotten here and found there."""
         if self._pager is not None:
-            self._pager.save_tails()
+            self._pager.save_rest()
             self.clear_cache()
         return self._pool.shrink()
 

@@ -45,7 +45,7 @@ def folders(directory: Path) -> list[Folder]:
         found.append(
             Folder(
                 path,
-                _about(path),
+                about(path),
                 len(stats),
                 sum(size for size, _ in stats),
                 max((used for _, used in stats), default=0.0),
@@ -81,7 +81,7 @@ def clear(directory: Path, model: str | None = None, unused_for_s: float | None 
     """Delete pages: all, those of the models whose name has `model` in it, those unused for so long. (pages, bytes)."""
     num_pages = num_bytes = 0
     for folder in _subfolders(directory):
-        if model is not None and model.lower() not in _about(folder).get("model", "").lower():
+        if model is not None and model.lower() not in about(folder).get("model", "").lower():
             continue
         for page in list(_pages(folder)):
             stat = _stat(page)
@@ -114,11 +114,12 @@ def _stat(path: Path) -> tuple[int, float] | None:
     return stat.st_size, stat.st_mtime
 
 
-def _about(folder: Path) -> dict[str, str]:
+def about(folder: Path) -> dict[str, str]:
+    """What the folder says of itself; empty where that was lost."""
     with suppress(OSError, ValueError):
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if isinstance(about, dict):
-            return {str(key): str(value) for key, value in about.items()}
+        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return {str(key): str(value) for key, value in found.items()}
     return {}
 
 

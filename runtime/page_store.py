@@ -8,6 +8,7 @@ write stores less.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import shutil
@@ -33,6 +34,9 @@ QUEUE_BYTES = 256 * 2**20
 """Pages waiting to be written may take so much memory; beyond it new ones stay in RAM only."""
 
 MAX_DISK_BYTES = 10 * 2**30
+
+RATE = "compute_token_s"
+"""The fact, beside a model's pages, of how long computing a token of a prompt takes."""
 
 FLUSH_S = 10.0
 """How long `close` waits for the writer."""
@@ -108,6 +112,19 @@ class PageStore:
     def page_bytes(self, parent: ChainHash, name: ChainHash) -> int:
         """The size of the file; 0 where there is none."""
         return 0 if self._disk is None else self._disk.size(parent, name)
+
+    def recall_rate(self) -> float | None:
+        """Seconds to compute a token of a prompt, as measured by whoever used these pages last."""
+        with suppress(ValueError):
+            rate = float((self._disk.recall(RATE) if self._disk is not None else None) or "nan")
+            return rate if 0 < rate < math.inf else None
+        return None
+
+    def remember_rate(self, seconds: float) -> None:
+        """Keep it for the next process, if the disk allows."""
+        if self._disk is not None:
+            with suppress(OSError):
+                self._disk.remember(RATE, f"{seconds:.3g}")
 
     def children(self, parent: ChainHash) -> dict[ChainHash, tuple[int, ...]]:
         """{name: tokens} of the pages that follow `parent`."""

@@ -29,6 +29,9 @@ from ingle.runtime.scheduler import Scheduler
 from ingle.runtime.sequence import Sequence
 from ingle.runtime.step import KvOp, Tokens
 
+RATE_TOKENS = 64
+"""A step of fewer tokens takes longer for each."""
+
 
 @dataclass(slots=True)
 class Rates:
@@ -102,15 +105,18 @@ class Pager:
         self._kv = kv
         self._executor = executor
         self._store = store
-        self._rates = Rates()
+        self._rates = Rates(compute_token_s=store.recall_rate())
+        self._has_measured = False
         window = kv.index.window
         self._saves_whole_blocks = window is None or window >= kv.block_size  # llama.cpp saves what its window sees
         self._found: Found | None = None  # of the sequence that starts next
         self.saving_s = 0.0  # spent copying bytes out, on the engine's thread
 
     def note_prefill(self, num_tokens: int, seconds: float) -> None:
-        """A step computed `num_tokens` of prompts in `seconds`."""
-        self._rates.note_compute(num_tokens, seconds)
+        """A step computed `num_tokens` of prompts in `seconds`. Short ones say nothing about a token of a long one."""
+        if num_tokens >= RATE_TOKENS:
+            self._rates.note_compute(num_tokens, seconds)
+            self._has_measured = True
 
     def saved_s(self, num_tokens: int, restore_s: float) -> float | None:
         """What reusing `num_tokens` has saved, if it is known how long computing them takes."""
@@ -140,8 +146,12 @@ class Pager:
                 payload = self._executor.save_cells(table.slot, start, start + len(block.tokens))
                 self._store.put(Page(block.parent, name, tuple(block.tokens), payload))
 
-    def save_tails(self) -> None:
-        """Store the last block of every finished sequence, which never filled. For when the cells are about to go."""
+    def save_rest(self) -> None:
+        """For when the cells are about to go: store the last block of every finished sequence, which never filled, and
+        how long computing takes."""
+        if self._has_measured and self._rates.compute_token_s is not None:
+            self._store.remember_rate(self._rates.compute_token_s)
+            self._has_measured = False
         self._executor.apply(self._kv.take_ops())
         size = self._kv.block_size
         tails = [(table, table.num_tokens // size) for table in self._kv.retired() if table.num_tokens % size]

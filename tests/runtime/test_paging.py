@@ -231,7 +231,7 @@ class PagingMachine(RuleBasedStateMachine):
     @rule()
     def clear_cache(self) -> None:
         if self.traffic.pager is not None:
-            self.traffic.pager.save_tails()
+            self.traffic.pager.save_rest()
         self.traffic.kv.clear_cache()
 
     @invariant()

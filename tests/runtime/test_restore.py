@@ -266,3 +266,17 @@ def test_without_a_store_nothing_is_written(judge: Judge, tmp_path: Path) -> Non
         assert engine.stats().pages is None
         assert engine.explain([1, 2, 3], 0) is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("judge", ["llama-plain"], indirect=True)
+def test_what_reuse_saves_is_known_from_the_process_that_computed(open_engine: Open) -> None:
+    tokens = words(3 * BLOCK + 100, seed=16)
+    with open_engine() as engine:
+        assert ask(engine, words(8, seed=17))[-1].metrics.saved_s is None, "eight tokens say nothing about long prompts"
+        ask(engine, tokens)
+        assert engine._pager is not None
+        measured = engine._pager._rates.compute_token_s
+        assert measured is not None
+    with open_engine() as engine:
+        metrics = ask(engine, [*tokens, 3])[-1].metrics
+        assert metrics.saved_s == pytest.approx(metrics.num_cached_tokens * measured - metrics.restore_s, rel=0.01)
