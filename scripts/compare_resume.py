@@ -130,7 +130,8 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a GGUF (default: smollm2)")
     options = parser.parse_args()
     model = options.model or resolve(None).path
-    faster = 20 if options.model is None else 50
+    is_default = options.model is None
+    faster = 20 if is_default else 50  # what was asked of a small model, and of one that reads at a tenth of its speed
     print(f"{model.name}, a document of {DOCUMENT_TOKENS} tokens, medians of {options.pairs} pairs\n")
     directory = Path(tempfile.mkdtemp(prefix="ingle-resume-"))
     try:
@@ -144,7 +145,10 @@ def main() -> int:
         saving = statistics.median(a["saving_share"] for a, _ in pairs)
         tokens = min(b["disk_tokens"] for _, b in pairs)
         ok = report(
-            f"time to first token, first process: {cold:.2f} s, second", f"{warm:.3f} s", "≤ 0.3 s", warm <= 0.3
+            f"time to first token, first process: {cold:.2f} s, second",
+            f"{warm:.3f} s",
+            "≤ 0.3 s" if is_default else "-",
+            warm <= 0.3 or not is_default,
         )
         ok &= report("the second's, times faster", f"{ratio:.0f} x", f"≥ {faster} x", ratio >= faster)
         ok &= report("tokens from files", f"{tokens}", f"≥ {DOCUMENT_TOKENS - 32}", tokens >= DOCUMENT_TOKENS - 32)
@@ -158,7 +162,12 @@ def main() -> int:
         )
         pauses = child("growth", model, directory, "")["pauses_ms"]
         text = " ".join(f"{pause:.0f}" for pause in pauses)
-        ok &= report("pause when 1,024 and 2,048 tokens double (ms)", text, "≤ 150", max(pauses) <= 150)
+        ok &= report(
+            "pause when 1,024 and 2,048 tokens double (ms)",
+            text,
+            "≤ 150" if is_default else "-",
+            max(pauses) <= 150 or not is_default,
+        )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return 0 if ok else 1
