@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +37,7 @@ class Unpacked:
     offsets: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Format:
     """One block format. `levels`: what each code stands for, rising; `group`: values that share a step."""
 
@@ -71,16 +72,23 @@ class Format:
         steps = np.repeat(parts.steps, self.group, axis=1)
         return np.asarray(self.levels[parts.codes] * steps + np.repeat(parts.offsets, self.group, axis=1))
 
-    def nearest(self, values: Floats, steps: Floats, offsets: Floats) -> Codes:
-        """The code whose value is nearest to each of `values`, all of one shape. A step of 0 takes the level nearest
-        to 0, so that nothing is divided by it."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            wanted = np.where(steps == 0, np.float32(0), (values - offsets) / steps)
+    def snap(self, wanted: Floats, codes: Codes) -> None:
+        """Each of `wanted`, a value less its offset and in steps, becomes the level nearest to it; `codes`, of the same
+        shape, gets its code. Both in place: this is called for every column of a model."""
         if self.is_linear:
-            return np.asarray(np.clip(np.rint(wanted - self.levels[0]), 0, len(self.levels) - 1), np.uint8)
-        return np.asarray(np.searchsorted((self.levels[1:] + self.levels[:-1]) / 2, wanted), np.uint8)
+            np.rint(wanted, out=wanted)  # levels are whole numbers
+            np.maximum(wanted, self.levels[0], out=wanted)
+            np.minimum(wanted, self.levels[-1], out=wanted)
+            np.subtract(wanted, self.levels[0], out=codes, casting="unsafe")
+        else:
+            codes[...] = np.searchsorted(self._borders, wanted)
+            np.take(self.levels, codes, out=wanted)
 
-    @property
+    @cached_property
+    def _borders(self) -> Floats:
+        return np.asarray((self.levels[1:] + self.levels[:-1]) / 2)
+
+    @cached_property
     def is_linear(self) -> bool:
         return bool(self.levels[-1] - self.levels[0] == len(self.levels) - 1)
 

@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pytest
 
 from ingle.quant import ggml, gptq
-from ingle.quant.formats import BY_TYPE
+from ingle.quant.formats import BY_TYPE, Format
 
 Floats = npt.NDArray[np.float32]
 
@@ -21,6 +21,12 @@ def correlated_rows(num_rows: int, num_cols: int) -> Floats:
 
 def output_error(weights: Floats, data: npt.NDArray[np.uint8], name: str, rows: Floats) -> float:
     return float(np.square((ggml.dequantize(data, name, weights.shape) - weights) @ rows.T).sum())
+
+
+def nearest(kind: Format, values: Floats, steps: Floats, offsets: Floats) -> npt.NDArray[np.intp]:
+    """The code whose value is nearest to each of `values`: all of them tried."""
+    every = kind.levels.reshape(-1, *[1] * values.ndim) * steps + offsets
+    return np.abs(every - values).argmin(axis=0)
 
 
 @pytest.mark.parametrize("num_cols", [96, 320, 1100])
@@ -63,7 +69,7 @@ def test_without_correlation_it_is_plain_rounding() -> None:
     kind = BY_TYPE["Q4_0"]
     given = kind.unpack(ggml.quantize(weights, "Q4_0", sizes))
     steps, offsets = (np.repeat(x, 32, axis=1) for x in (given.steps, given.offsets))
-    assert np.array_equal(kind.unpack(data).codes, kind.nearest(weights, steps, offsets))
+    assert np.array_equal(kind.unpack(data).codes, nearest(kind, weights, steps, offsets))
 
 
 def test_it_is_the_sequential_definition() -> None:
@@ -81,7 +87,7 @@ def test_it_is_the_sequential_definition() -> None:
             block = np.ascontiguousarray(left[:, col : col + 32], np.float32)
             given = kind.unpack(ggml.quantize(block, "Q4_0", importances[col : col + 32]))
         inverse = np.linalg.inv(damped[col:, col:])  # of the columns still to come
-        code = kind.nearest(left[:, col].astype(np.float32), given.steps[:, 0], given.offsets[:, 0])
+        code = nearest(kind, left[:, col].astype(np.float32), given.steps[:, 0], given.offsets[:, 0])
         expected[:, col] = kind.levels[code] * given.steps[:, 0]
         left[:, col:] -= np.outer((left[:, col] - expected[:, col]) / inverse[0, 0], inverse[0])
     data = gptq.quantize(weights, "Q4_0", gptq.factor(gram), importances)
