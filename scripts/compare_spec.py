@@ -1,10 +1,11 @@
 """What speculative decoding wins and costs: the same requests with and without drafts, in interleaved pairs.
 
-usage: scripts/compare-spec --target FILE --draft FILE [--pairs N] [--cases edit,code,story,together] [--tokens N]
+usage: scripts/compare-spec --target FILE --draft FILE [--pairs N] [--cases NAME,…] [--tokens N]
 
   edit      code is repeated with a small change, temperature 0, --draft ngram
   code      code is written, temperature 0, --draft FILE (and n-grams, as always)
   story     open-ended prose at temperature 1, --draft auto as it is without a draft model
+  sibling   the same, --draft auto as it is with one on disk
   together  eight requests at once, --draft ngram
 
 Both engines of a pair live side by side in one process and answer in turns, so that whatever else the machine does
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from ingle.models.chat_template import ChatTemplate, Message
 from ingle.models.gguf_info import read_model_info
-from ingle.runtime.config import DraftConfig, EngineConfig
+from ingle.runtime.config import DraftConfig, EngineConfig, default_num_threads
 from ingle.runtime.engine import Engine
 from ingle.runtime.metrics import DraftStats
 from ingle.runtime.request import Request, SamplingParams
@@ -85,8 +86,9 @@ class Case:
 
 CASES = {
     "edit": Case((EDIT,), 0.0, False, 2.0, "llama-lookup"),
-    "code": Case((WRITE,), 0.0, True, 1.3, "llama-speculative"),
+    "code": Case((WRITE,), 0.0, True, 1.3, "llama-speculative-simple"),
     "story": Case((STORY,), 1.0, False, 0.98, None),
+    "sibling": Case((STORY,), 1.0, True, 0.98, None),
     "together": Case(TOGETHER, 0.8, False, 0.98, None),
 }
 
@@ -165,7 +167,9 @@ def run_tool(case: Case, target: Path, draft: Path | None, num_tokens: int) -> N
     if tool is None:
         print(f"           {case.tool or 'llama.cpp'}: {'not on PATH' if case.tool else 'has no tool for this'}")
         return
-    command = [tool, "-m", str(target), "-p", case.prompts[0], "-n", str(num_tokens), "--temp", "0"]
+    prompt = ChatTemplate.from_info(read_model_info(target)).render([Message("user", case.prompts[0])])
+    command = [tool, "-m", str(target), "-p", prompt, "-n", str(num_tokens), "--temp", "0", "-c", "4096"]
+    command += ["-t", str(default_num_threads())]
     if case.with_model and draft is not None:
         command += ["-md", str(draft)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
@@ -176,7 +180,7 @@ def run_tool(case: Case, target: Path, draft: Path | None, num_tokens: int) -> N
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", type=Path, required=True, help="a GGUF")
-    parser.add_argument("--draft", type=Path, help="a smaller GGUF with the same vocabulary, for the case `code`")
+    parser.add_argument("--draft", type=Path, help="a smaller GGUF with the same vocabulary, for `code` and `sibling`")
     parser.add_argument("--pairs", type=int, default=3, help="pairs behind each median")
     parser.add_argument("--cases", default=",".join(CASES), help=f"some of {','.join(CASES)}")
     parser.add_argument("--tokens", type=int, default=300, help="longest answer")
@@ -184,8 +188,8 @@ def main() -> int:
     wanted = options.cases.split(",")
     if unknown := [name for name in wanted if name not in CASES]:
         parser.error(f"no case called {unknown[0]}: there are {', '.join(CASES)}")
-    if "code" in wanted and options.draft is None:
-        parser.error("the case `code` wants --draft FILE")
+    if options.draft is None and (models := [name for name in wanted if CASES[name].with_model]):
+        parser.error(f"the case {models[0]} wants --draft FILE")
     print(f"{options.target.name}, {options.pairs} pairs, up to {options.tokens} tokens\n")
     ok = True
     for name in wanted:

@@ -50,7 +50,7 @@ def test_comparing_drafts_wants_to_know_the_models() -> None:
 
     for arguments, words in (
         ((), "--target"),
-        (("--target", "a.gguf"), "the case `code` wants --draft FILE"),
+        (("--target", "a.gguf"), "the case code wants --draft FILE"),
         (("--target", "a.gguf", "--cases", "edit,nothing"), "no case called nothing"),
     ):
         done = run(*arguments)
