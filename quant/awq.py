@@ -6,8 +6,8 @@ s = mean|x|^α, normalised; the error is that of the layers' outputs over a samp
 always in the running, so that the result is never worse than plain rounding on the sample.
 
 AWQ's other search, clipping the largest weights, is left out: ggml's quantizers search each block's step themselves.
-Clamping blocks to 0.95 … 0.8 of their largest weight, the best of them taken matrix by matrix, lowered the outputs' error
-of 16 matrices of a 135M model by 0.3 % for Q4_0, 0.02 % for Q3_K and nothing for Q4_K, Q5_0 and Q8_0.
+Clamping blocks to 0.95 … 0.8 of their largest weight, the best of them taken matrix by matrix, lowered the outputs'
+error of 16 matrices of a 135M model by 0.3 % for Q4_0, 0.02 % for Q3_K and nothing for Q4_K, Q5_0 and Q8_0.
 """
 
 from __future__ import annotations
