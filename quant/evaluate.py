@@ -4,13 +4,13 @@
 
 The text is cut into chunks of `chunk_tokens`; each is computed alone, its first token replaced by BOS where the model
 adds one; only tokens in the second half are scored, each from everything before it in its chunk. The reference's logits
-are compared as they come: no file of logits, and memory for two chunks of them.
+are compared as they come, `LOGIT_ROWS` at a time: no file of logits, and memory for so many rows of each model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,8 @@ Tokens = npt.NDArray[np.int32]
 
 CHUNK_TOKENS: Final = 512
 NUM_RESAMPLES: Final = 2000
-_ROWS_AT_ONCE: Final = 64  # rows of logits that numpy works on while they are in the processor's cache
+LOGIT_ROWS: Final = 64
+"""Scored tokens that are computed together: their logits are still in the processor's cache when they are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +73,43 @@ class Evaluation:
 
 
 class _Scorer:
-    """One model with a context for one chunk."""
+    """One model with a context for one chunk. `is_mapped`: see `load_model`."""
 
-    def __init__(self, path: Path, chunk_tokens: int, config: EngineConfig | None, stack: ExitStack) -> None:
+    def __init__(
+        self, path: Path, chunk_tokens: int, config: EngineConfig | None, stack: ExitStack, *, is_mapped: bool = True
+    ) -> None:
         self.info = read_model_info(path)
-        self._first = chunk_tokens // 2
+        self._scored = slice(chunk_tokens // 2, chunk_tokens - 1)
         config = context_config(config, chunk_tokens)
-        self.model = load_model(path, config)
+        self.model = load_model(path, config, is_mapped=is_mapped)
         stack.callback(self.model.close)
-        self._context = LlamaContext(self.model, chunk_tokens, config, num_outputs=chunk_tokens - 1 - self._first)
+        self._context = LlamaContext(self.model, chunk_tokens, config, num_outputs=LOGIT_ROWS)
         stack.callback(self._context.close)
 
-    def logits(self, chunk: Tokens) -> Floats:
-        """[scored tokens, vocab], a view that the next call overwrites."""
-        return chunk_logits(self._context, chunk, slice(self._first, len(chunk) - 1))
+    def logits(self, chunk: Tokens) -> Iterator[Floats]:
+        """[scored tokens, vocab] in pieces."""
+        return chunk_logits(self._context, chunk, self._scored, LOGIT_ROWS)
 
 
-def chunk_logits(context: LlamaContext, chunk: Tokens, scored: slice) -> Floats:
-    """Of the rows `scored` of `chunk`, computed alone: [rows, vocab], a view that the next decode overwrites. Raises
-    EngineError."""
-    count = len(chunk)
+def chunk_logits(context: LlamaContext, chunk: Tokens, scored: slice, num_rows: int) -> Iterator[Floats]:
+    """Of the rows `scored` of `chunk`, computed alone, `num_rows` at a time: [rows, vocab], each a view that the next
+    decode overwrites. Raises EngineError."""
     context.clear()
-    context.tokens[:count] = chunk
-    context.positions[:count] = np.arange(count)
-    context.wanted[:count] = 0
-    context.wanted[scored] = 1
+    _decode(context, chunk, slice(0, scored.start), wanted=False)
+    for start in range(scored.start, scored.stop, num_rows):
+        rows = slice(start, min(start + num_rows, scored.stop))
+        _decode(context, chunk, rows, wanted=True)
+        yield context.logits(rows.stop - rows.start)
+
+
+def _decode(context: LlamaContext, chunk: Tokens, rows: slice, *, wanted: bool) -> None:
+    count = rows.stop - rows.start
+    context.tokens[:count] = chunk[rows]
+    context.positions[:count] = np.arange(rows.start, rows.stop)
+    context.wanted[:count] = wanted
     code = context.decode(count, interruptible=False)
     if code:
-        raise EngineError(f"llama.cpp gave {code} for a chunk of {count} tokens")
-    return context.logits(scored.stop - scored.start)
+        raise EngineError(f"llama.cpp gave {code} for a chunk of {len(chunk)} tokens")
 
 
 def evaluate(
@@ -136,13 +145,14 @@ def evaluate_together(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Evaluation]:
     """Compare all models at `paths` with the one at `against`, which computes each of `chunks` (all of one length) only
-    once. All are open at a time. Raises as `evaluate` does."""
+    once. All are open at a time; those at `paths` are not mapped, for what llama.cpp repacks would be there twice.
+    Raises as `evaluate` does."""
     chunk_tokens = len(chunks[0])
     for path in paths:
         check_same_vocabulary(read_model_info(path), read_model_info(against))
     with ExitStack() as stack:
         reference = _Scorer(against, chunk_tokens, config, stack)
-        models = [_Scorer(path, chunk_tokens, config, stack) for path in paths]
+        models = [_Scorer(path, chunk_tokens, config, stack, is_mapped=False) for path in paths]
         return _score(models, reference, chunks, progress)
 
 
@@ -170,17 +180,21 @@ def _score(
     chunk_tokens = len(chunks[0])
     found: list[list[Rows]] = [[] for _ in models]
     own: list[list[Doubles]] = [[] for _ in models]
+    scorers = [*models, *([] if reference is None else [reference])]
     for number, chunk in enumerate(chunks):
         progress(number, len(chunks))
-        targets = chunk[chunk_tokens // 2 + 1 :]
-        expected = None if reference is None else reference.logits(chunk)
-        for model, rows, nlls in zip(models, found, own, strict=True):
-            logits = model.logits(chunk)
-            if expected is None:
-                nlls.append(-log_likelihoods(logits, targets))
-            else:
-                rows.append(compare(expected, logits, targets))
-                nlls.append(rows[-1].nll)
+        left = chunk[chunk_tokens // 2 + 1 :]
+        parts: list[list[Rows]] = [[] for _ in models]
+        for pieces in zip(*(scorer.logits(chunk) for scorer in scorers), strict=True):
+            targets, left = left[: len(pieces[0])], left[len(pieces[0]) :]
+            for logits, rows, nlls in zip(pieces, parts, own, strict=False):
+                if reference is None:
+                    nlls.append(-log_likelihoods(logits, targets))
+                else:
+                    rows.append(compare(pieces[-1], logits, targets))
+                    nlls.append(rows[-1].nll)
+        for rows, of_chunk in zip(found, parts, strict=True):
+            rows += [joined(of_chunk)] if of_chunk else []
     progress(len(chunks), len(chunks))
     return [
         Evaluation(
@@ -233,37 +247,33 @@ class Rows:
 
 def log_likelihoods(logits: Floats, targets: Tokens) -> Doubles:
     """log p of the target token in each row: logits [rows, vocab], targets [rows]."""
-    found = np.empty(len(logits))
-    for start in range(0, len(logits), _ROWS_AT_ONCE):
-        rows = logits[start : start + _ROWS_AT_ONCE]
-        tops = rows.max(axis=1)
-        sums = np.exp(rows - tops[:, None]).sum(axis=1)
-        picked = rows[np.arange(len(rows)), targets[start : start + _ROWS_AT_ONCE]]
-        found[start : start + _ROWS_AT_ONCE] = picked - tops - np.log(sums)
-    return found
+    tops = logits.max(axis=1)
+    sums = np.exp(logits - tops[:, None]).sum(axis=1, dtype=np.float64)
+    return np.asarray(logits[np.arange(len(logits)), targets] - tops - np.log(sums), np.float64)
 
 
 def compare(reference: Floats, logits: Floats, targets: Tokens) -> Rows:
     """KL(reference ‖ model) and what goes with it, row by row; logits [rows, vocab] of both."""
-    num_rows = len(targets)
-    nll, reference_nll, kl = (np.empty(num_rows) for _ in range(3))
-    same_top = np.empty(num_rows, np.bool_)
-    for start in range(0, num_rows, _ROWS_AT_ONCE):
-        part = slice(start, min(start + _ROWS_AT_ONCE, num_rows))
-        ours, theirs, wanted = logits[part], reference[part], targets[part]
-        index = np.arange(len(wanted))
-        our_top, their_top = ours.argmax(axis=1), theirs.argmax(axis=1)
-        our_max, their_max = ours[index, our_top], theirs[index, their_top]
-        p = np.exp(theirs - their_max[:, None])
-        their_sum = p.sum(axis=1, dtype=np.float64)
-        our_log = our_max + np.log(np.exp(ours - our_max[:, None]).sum(axis=1, dtype=np.float64))
-        their_log = their_max + np.log(their_sum)
-        nll[part] = our_log - ours[index, wanted]
-        reference_nll[part] = their_log - theirs[index, wanted]
-        gaps = np.einsum("ij,ij->i", p, theirs - ours, dtype=np.float64) / their_sum
-        kl[part] = np.maximum(gaps - their_log + our_log, 0.0)
-        same_top[part] = our_top == their_top
-    return Rows(nll, reference_nll, kl, same_top)
+    index = np.arange(len(targets))
+    our_top, their_top = logits.argmax(axis=1), reference.argmax(axis=1)
+    our_max, their_max = logits[index, our_top], reference[index, their_top]
+    p = np.exp(reference - their_max[:, None])
+    their_sum = p.sum(axis=1, dtype=np.float64)
+    our_log = our_max + np.log(np.exp(logits - our_max[:, None]).sum(axis=1, dtype=np.float64))
+    their_log = their_max + np.log(their_sum)
+    gaps = np.einsum("ij,ij->i", p, reference - logits, dtype=np.float64) / their_sum
+    return Rows(
+        nll=our_log - logits[index, targets],
+        reference_nll=their_log - reference[index, targets],
+        kl=np.maximum(gaps - their_log + our_log, 0.0),
+        same_top=our_top == their_top,
+    )
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """One after the other."""
+    names = ("nll", "reference_nll", "kl", "same_top")
+    return Rows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _perplexity(nlls: Sequence[Doubles]) -> Perplexity:

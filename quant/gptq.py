@@ -34,6 +34,7 @@ _MIN_ROWS: Final = 2048  # for a thread of their own: with fewer, threads wait f
 
 def gram_of(rows: Floats, counts: Floats) -> Floats:
     """XᵀX of input rows [n, cols], each as often as `counts` [n] says, none larger than MAX_ROW_SIZE times the middle.
+    `rows` are scaled in place: they are large.
 
     The first tokens of a text carry activations hundreds of times larger than the rest. Left as they are, they would be
     all that the weights are fitted to; left out, nothing would keep the weights from ruining them, and attention
@@ -42,7 +43,7 @@ def gram_of(rows: Floats, counts: Floats) -> Floats:
     sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     limit = MAX_ROW_SIZE * float(np.median(sizes))
     factors = np.sqrt(counts) * np.minimum(1, limit / np.maximum(sizes, limit)) if limit > 0 else np.sqrt(counts)
-    rows = rows * factors[:, None].astype(np.float32)
+    rows *= factors[:, None].astype(np.float32)
     parts = np.array_split(rows, ggml.num_cores())
     with ThreadPoolExecutor(len(parts), thread_name_prefix="ingle-gram") as pool:
         return np.asarray(sum(pool.map(lambda part: part.T @ part, parts)), np.float32)
@@ -52,14 +53,15 @@ def factor(gram: Floats, damping: float = DAMPING) -> Floats:
     """gram [cols, cols] = XᵀX → U, upper triangular, with UᵀU the inverse of the damped Gram matrix.
 
     Row i of U says how an error in column i is made good by the columns behind it. Channels that were never used get
-    a diagonal of their own, so that the matrix can be inverted.
+    a diagonal of their own, so that the matrix can be inverted. A large `gram` is used up.
     """
-    matrix = gram.astype(np.float64) if len(gram) <= 1024 else np.array(gram, np.float32)
+    matrix = gram.astype(np.float64) if len(gram) <= 1024 else gram
     diagonal = np.einsum("ii->i", matrix)
     mean = float(diagonal.mean()) or 1.0
     diagonal += damping * mean
     # H = R Rᵀ with R upper triangular is a Cholesky factor from the other end; its inverse is U.
     upper = np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1]
+    del matrix, gram
     return np.ascontiguousarray(_inverse_of_upper(upper), np.float32)
 
 

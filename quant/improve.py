@@ -12,7 +12,7 @@ The caller judges by held-out KL which of them a file is written with.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,24 +142,35 @@ def feed_back(
             else:
                 columns = scales.get(name, NO_SCALE).columns
                 alike.setdefault((types[name], b"" if columns is None else columns.tobytes()), []).append(name)
-        gram = gptq.gram_of(rows, counts) if alike else None
-        factors: dict[bytes, Floats] = {}
+        factors = _factors(rows, counts, {key for _, key in alike})
         for (type_name, key), members in alike.items():
-            assert gram is not None
-            if key not in factors:
-                columns = np.frombuffer(key, np.float32) if key else np.ones(len(gram), np.float32)
-                factors[key] = gptq.factor(gram / np.outer(columns, columns))
             parts = [scales.get(name, NO_SCALE).apply(read(name)) for name in members]
-            steps_by = None if means else np.ones(len(gram), np.float32)  # no importances were wanted
+            steps_by = None if means else np.ones(rows.shape[1], np.float32)  # no importances were wanted
             data = gptq.quantize(np.concatenate(parts), type_name, factors[key], steps_by)
             ends = np.cumsum([len(part) for part in parts])
             for name, part in zip(members, np.split(data, ends[:-1]), strict=True):
                 blocks[name] = np.ascontiguousarray(part)
-                became[name] = ggml.dequantize(blocks[name], type_name, (len(part), len(gram)))
+                became[name] = ggml.dequantize(blocks[name], type_name, (len(part), rows.shape[1]))
         return {name: _unscaled(values, scales.get(name, NO_SCALE)) for name, values in became.items()}
 
     walk(path, chunks, readers, replace, config=config, progress=progress)
     return blocks
+
+
+def _factors(rows: Floats, counts: Floats, scalings: Collection[bytes]) -> dict[bytes, Floats]:
+    """By scaling of the columns (float32 as bytes; none: no scaling), what error feedback goes by. Uses `rows` up."""
+    if not scalings:
+        return {}
+    gram = gptq.gram_of(rows, counts)
+    factors = {}
+    for key in scalings:
+        matrix = gram.copy() if len(scalings) > 1 else gram
+        if key:
+            columns = np.frombuffer(key, np.float32)
+            matrix /= columns
+            matrix /= columns[:, None]
+        factors[key] = gptq.factor(matrix)
+    return factors
 
 
 def _is_stack(name: str) -> bool:

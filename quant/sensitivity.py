@@ -191,4 +191,5 @@ class _Probe:
         return float(np.mean(found))
 
     def _logits(self, chunk: Tokens) -> Floats:
-        return chunk_logits(self._context, chunk, self._scored)
+        (logits,) = chunk_logits(self._context, chunk, self._scored, len(chunk))
+        return logits

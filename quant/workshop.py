@@ -18,7 +18,7 @@ import numpy as np
 
 from ingle.models.progress import Progress
 from ingle.quant import ggml, gguf_values, gptq, improve
-from ingle.quant.activations import Activations, capture
+from ingle.quant.activations import Activations, Rows, capture
 from ingle.quant.calibrate import Calibration, Split, split
 from ingle.quant.evaluate import evaluate_together
 from ingle.quant.fold import TensorScale
@@ -38,9 +38,12 @@ AWQ_BITS: Final = 7.0
 """Types with more bits a weight than this have nothing to gain from scales."""
 GPTQ_BITS: Final = 6.3
 """Up to here error feedback is worth its time unasked: with more, as Q6_K has, KL is small whatever is done."""
-WALK_BYTES: Final = 512 << 20
-"""For the activations of one layer while error feedback walks through the model: decides on how many tokens."""
-WALK_TOKENS: Final = 8192
+WALK_BYTES: Final = 1_200_000_000
+"""Beside the model, while error feedback walks through it: decides on how many tokens …"""
+MIN_WALK_TOKENS, MAX_WALK_TOKENS = 2048, 8192
+"""… between these: fewer say too little of a layer, and more hardly anything new."""
+WALK_TOKEN_BYTES: Final = 32
+"""A token's activations, for each channel of the widest layer: measured on a model of 4,864, at the most."""
 SAMPLE_BYTES: Final = 256 << 20
 _INDIFFERENT: Final = FLOAT_TYPES | {"Q8_0"}  # to importances
 
@@ -104,7 +107,14 @@ class Workshop:
 
     @cached_property
     def activations(self) -> Activations:
-        """From the cache, else measured. Raises BadActivations, EngineError, StoreError."""
+        """All but the samples, which are large. Raises BadActivations, EngineError, StoreError."""
+        found = self._activations_and_samples()
+        for stats in found.inputs.values():
+            stats.rows = Rows()
+        return found
+
+    def _activations_and_samples(self) -> Activations:
+        """From the cache, else measured."""
         assert self.split is not None
         assert self._kept is not None
         found = self._kept.activations()
@@ -176,8 +186,9 @@ class Workshop:
         found = self._kept.scales(key)
         if found is None:
             stage = self._stages(f"{recipe.mix.name}: scales")
+            activations = self._activations_and_samples()
             scaling = improve.find_scales(
-                self.source.info, self.activations, self.source.read, types, self.means, progress=stage
+                self.source.info, activations, self.source.read, types, self.means, progress=stage
             )
             assert scaling is not None
             found = dict(scaling.tensors)
@@ -189,8 +200,10 @@ class Workshop:
         assert self.split is not None
         length = len(self.split.chunks[0])
         widest = max(max(self.source.tensors[name].shape[:2]) for name in self.linears)
-        num_tokens = max(length, min(WALK_TOKENS, WALK_BYTES // (16 * widest)))
-        picked = np.linspace(0, len(self.split.chunks) - 1, min(len(self.split.chunks), num_tokens // length))
+        num_block_bytes = sum(plan.num_bytes for plan in recipe.tensors if plan.name in set(self.linears))
+        num_bytes = WALK_BYTES - num_block_bytes - 3 * 4 * widest**2  # a Gram matrix, its factor and one on the way
+        num_tokens = min(MAX_WALK_TOKENS, max(MIN_WALK_TOKENS, num_bytes // (WALK_TOKEN_BYTES * widest)))
+        picked = np.linspace(0, len(self.split.chunks) - 1, min(len(self.split.chunks), max(1, num_tokens // length)))
         return improve.feed_back(
             self.source.path,
             [self.split.chunks[round(number)] for number in picked],

@@ -214,14 +214,15 @@ def quantize_model(
 class LlamaModel:
     """A loaded model and its vocabulary (llama_model_load_from_file). Read-only; several contexts may share it."""
 
-    def __init__(self, path: Path, num_gpu_layers: int, *, plain: bool = False) -> None:
+    def __init__(self, path: Path, num_gpu_layers: int, *, plain: bool = False, is_mapped: bool = True) -> None:
         """Load `path`, a file whose header has been checked, so many layers of it on the GPU. `plain`: weights lie in
         memory of our own just as in the file, not mapped and not repacked, so that a graph watcher finds them and may
-        change them. Raises `ModelLoadError` with llama.cpp's reason."""
+        change them. `is_mapped` False: not mapped, but repacked where that is faster. Raises `ModelLoadError` with
+        llama.cpp's reason."""
         params = lib.llama_model_default_params()
         params.n_gpu_layers = num_gpu_layers
-        if plain:
-            params.use_extra_bufts = False
+        params.use_extra_bufts = not plain
+        if plain or not is_mapped:
             params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         clear_log()
         self._handle = lib.llama_model_load_from_file(str(path).encode(), params)

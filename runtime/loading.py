@@ -11,9 +11,10 @@ from ingle.runtime.llama import LlamaModel, supports_gpu_offload
 ALL_LAYERS = 10_000
 
 
-def load_model(path: Path, config: EngineConfig) -> LlamaModel:
-    """The weights of `path`, whose header has been checked. Raises `EngineError`."""
-    model = LlamaModel(path, gpu_layers_to_ask(config))
+def load_model(path: Path, config: EngineConfig, *, is_mapped: bool = True) -> LlamaModel:
+    """The weights of `path`, whose header has been checked. `is_mapped` False: read into memory, which takes less of it
+    where llama.cpp repacks them. Raises `EngineError`."""
+    model = LlamaModel(path, gpu_layers_to_ask(config), is_mapped=is_mapped)
     if model.has_encoder or not model.has_decoder:
         model.close()
         raise InvalidRequest(f"{path.name} is not a decoder-only model", "choose a text-generation model")

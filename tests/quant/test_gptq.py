@@ -33,7 +33,7 @@ def nearest(kind: Format, values: Floats, steps: Floats, offsets: Floats) -> npt
 def test_the_factor_is_the_root_of_the_inverse(num_cols: int) -> None:
     rows = correlated_rows(3 * num_cols, num_cols)
     gram = rows.T @ rows
-    factor = gptq.factor(gram, damping=0.01).astype(np.float64)
+    factor = gptq.factor(gram.copy(), damping=0.01).astype(np.float64)
     assert np.array_equal(factor, np.triu(factor))
     assert (np.diag(factor) > 0).all()
     damped = gram.astype(np.float64) + 0.01 * np.trace(gram) / num_cols * np.eye(num_cols)
