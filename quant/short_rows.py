@@ -42,6 +42,11 @@ class Vocabulary:
         return cls(texts, kinds, info.tokenizer_model in _BYTE_LEVEL)
 
 
+def num_worth_keeping(vocab_size: int) -> int | None:
+    """Of a vocabulary, how many tokens a draft file should know; None: all."""
+    return NUM_TOKENS if vocab_size >= 2 * NUM_TOKENS else None
+
+
 def choose_tokens(vocabulary: Vocabulary, used: Iterable[int], num_tokens: int) -> list[int]:
     """Ids of the tokens to keep, ascending: those without which a text could not be read at all, those that are `used`,
     and then the lowest until there are `num_tokens`. More, where the first two are more; never what is marked as unused
