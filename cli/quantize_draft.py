@@ -84,7 +84,9 @@ def _num_tokens(wanted: object, info: ModelInfo) -> int | None:
     if isinstance(wanted, int):
         check_can_shorten(info)
         if wanted >= info.vocab_size:
-            raise BadRecipe(f"there are {info.vocab_size} tokens, and {wanted} would be all", "--draft-vocab all keeps them all")
+            raise BadRecipe(
+                f"there are {info.vocab_size} tokens, and {wanted} would be all", "--draft-vocab all keeps them all"
+            )
         return wanted
     try:
         check_can_shorten(info)

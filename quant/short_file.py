@@ -33,7 +33,8 @@ def check_can_shorten(info: ModelInfo) -> None:
         is_layers = tensor.name.startswith("blk.") and ".nextn." not in tensor.name
         if tensor.shape[-1] == info.vocab_size and not is_layers and tensor.name not in _BY_TOKEN:
             raise BadRecipe(
-                f"the vocabulary of this model cannot be cut: {tensor.name} belongs to it too", "--draft-vocab all keeps it whole"
+                f"the vocabulary of this model cannot be cut: {tensor.name} belongs to it too",
+                "--draft-vocab all keeps it whole",
             )
 
 
