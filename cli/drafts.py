@@ -52,7 +52,7 @@ def with_drafts(
     from ingle.runtime.drafting import check_draft
 
     draft = resolve(choice.name, offline=offline, progress=DownloadProgress(output))
-    check_draft(info, read_model_info(draft.path))
+    check_draft(info, read_model_info(draft.path, to_draft=True))
     return replace(config, draft=DraftConfig(model=draft.path, num_tokens=choice.num_tokens))
 
 
@@ -77,7 +77,7 @@ def _sibling(target: ModelRef, info: ModelInfo, config: EngineConfig, output: Ou
     from ingle.runtime.planning import check_fit
 
     try:
-        draft = read_model_info(path)
+        draft = read_model_info(path, to_draft=True)
         difference = find_difference(info, draft)
     except ModelError as error:
         output.note(f"note: no draft model: {error}")

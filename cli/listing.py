@@ -16,6 +16,7 @@ from ingle.cli.output import Output
 from ingle.cli.stats import age, size
 from ingle.models import last_used
 from ingle.models.errors import one_line
+from ingle.models.gguf_rules import DRAFT_FILE
 from ingle.models.header_summary import Summaries, Summary
 from ingle.models.places import cache_dir
 from ingle.models.store import Shelf, StoredModel, card_licence, shelf
@@ -150,7 +151,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     used = "-" if row.last_used is None else age(max(time.time() - row.last_used, 0.0))
     architecture = summary.architecture or "-"
     if summary.not_generative is not None:
-        architecture += " (no text)"
+        architecture += " (draft)" if summary.not_generative == DRAFT_FILE else " (no text)"
     context = "-" if summary.n_ctx_train is None else str(summary.n_ctx_train)
     return (
         one_line(model.name),

@@ -60,6 +60,20 @@ def _draft_tokens(text: str) -> int | Literal["auto"]:
     return _parser(parsing.draft_tokens)(text) or "auto"
 
 
+def _draft_vocab(text: str) -> int | Literal["auto", "all"]:
+    return _parser(parsing.draft_vocab)(text)
+
+
+DraftVocab = Annotated[
+    object,
+    typer.Option(
+        "--draft-vocab",
+        metavar="auto|all|N",
+        parser=_draft_vocab,
+        help="With --for-draft: tokens that the draft knows. Left out: all of a small vocabulary, of a large one the"
+        " 32,768 that matter, if it then guesses as well.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option(

@@ -50,7 +50,7 @@ def plan(flags: PlanFlags, output: Output) -> int:
     name = flags.model.name(settings)
     require_hub(name, flags.revision)
     found = find_header(name, flags.revision, offline=offline, progress=progress)
-    draft = None if flags.draft is None else find_header(flags.draft, offline=offline, progress=progress)
+    draft = None if flags.draft is None else find_header(flags.draft, offline=offline, progress=progress, to_draft=True)
     free = free_memory()
     answer = work_out(found, draft, config, free, parallel=flags.parallel)
     for note in (found.note, draft and draft.note):

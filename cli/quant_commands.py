@@ -89,13 +89,14 @@ def quantize_command(
             help="The cheapest file that drafts for TARGET as well as MODEL would.",
         ),
     ] = None,
+    draft_vocab: options.DraftVocab = None,
     calib: Annotated[
         Path | None,
         typer.Option(
             "--calib",
             metavar="FILE",
             help="Text, or conversations as JSON lines, to calibrate on: the first 16,384 tokens."
-            " Left out: what the model writes itself.",
+            " Left out: what the model writes itself; for a draft what TARGET writes.",
         ),
     ] = None,
     no_awq: Annotated[bool, typer.Option("--no-awq", help="Without scales for input channels.")] = False,

@@ -30,6 +30,7 @@ class QuantizeFlags:
     target_bpw: float | None = None
     tensor_types: tuple[str, ...] = ()
     for_draft: str | None = None
+    draft_vocab: object = None  # "auto", "all" or a number of tokens
     calib: Path | None = None
     awq: bool = True
     gptq: bool | None = None
@@ -97,6 +98,8 @@ def _refuse_contradictions(flags: QuantizeFlags) -> None:
         raise UsageProblem(
             "--for-draft judges by the target alone", "leave out --eval, --plot, --keep-imatrix and --dry-run"
         )
+    if flags.draft_vocab is not None and flags.for_draft is None:
+        raise UsageProblem("--draft-vocab is for drafts", "name the model they are for with --for-draft")
     if flags.imatrix is not None and flags.no_imatrix:
         raise UsageProblem("--imatrix and --no-imatrix contradict each other", "leave out one of them")
     if flags.keep_imatrix and flags.no_imatrix:

@@ -1,8 +1,14 @@
 # `ingle quantize MODEL --for-draft TARGET`: the cheapest file that drafts as well.
-"""``draft``: candidates of falling coarseness, judged on what the target writes."""
+"""``draft``: candidates of falling coarseness, the best one with fewer tokens too, judged on what the target writes.
+
+The target writes one text. A part of it is what the candidates are calibrated on and what says which tokens matter,
+because a draft will never read anything else; the other part is what they are judged on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,47 +16,86 @@ from ingle.cli.quantize_report import JSON_VERSION, Story
 from ingle.cli.stats import size
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
-from ingle.quant.draft import LADDER, agreements, choose_draft, ladder
+from ingle.quant.draft import LADDER, Agreement, agreements, choose_draft, ladder, short_agreement, shorten
+from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import check_same_vocabulary
+from ingle.quant.short_file import check_can_shorten
+from ingle.quant.short_rows import num_worth_keeping
 from ingle.quant.source import Source
 from ingle.quant.writer import candidate_path, put_in_place, remove_leftovers
 
 if TYPE_CHECKING:
     from ingle.cli.quantize_job import Job
+    from ingle.models.gguf_info import ModelInfo
 
 NUM_TOKENS = 8192
 
 
 def draft(job: Job, target: Path, out: Path) -> int:
-    """Write `out`, the best of the ladder, and tell how often each is of the target's opinion."""
+    """Write `out`, the best of all candidates, and tell how often each is of the target's opinion."""
     job.check(out, [])
     drafted = read_model_info(target)
     check_same_vocabulary(job.source.info, drafted)
+    num_tokens = _num_tokens(job.flags.draft_vocab, job.source.info)
     story = Story(job.source, job.given, job.flags.json)
     recipes = ladder(job.source.info, has_imatrix=not job.flags.no_imatrix, overrides=job.overrides)
-    workshop = story.workshop = job.open_workshop(story, recipes, ())
     with Source(target) as judge:
         sha256 = job.sha256(judge)
-    writes = job.stages("the target writes the text that drafts are judged on")
+    writes = job.stages("the target writes the text that drafts have to guess")
     text = calibrate.self_written(target, sha256, num_tokens=NUM_TOKENS, config=job.config, progress=writes)
-    chunks = calibrate.split(text, drafted).held_out
+    text = replace(text, origin=f"written by {target.name}")
+    split = calibrate.split(text, drafted)
+    workshop = story.workshop = job.open_workshop(story, recipes, (), written=text)
     remove_leftovers(out)
-    files = [(mix, recipe, candidate_path(out, mix.lower())) for (mix, _), recipe in zip(LADDER, recipes, strict=True)]
+    paths = {mix: candidate_path(out, mix.lower()) for mix, _ in LADDER}
     try:
-        made = {mix: workshop.make(recipe, path) for mix, recipe, path in files}
+        for (mix, _), recipe in zip(LADDER, recipes, strict=True):
+            workshop.make(recipe, paths[mix])
         source, found = agreements(
             job.source.path,
-            [(mix, path) for mix, _, path in files],
+            list(paths.items()),
             target,
-            chunks,
+            split.held_out,
             config=job.config,
             progress=job.stages("comparing with the target"),
         )
         best = choose_draft(source, found)
-        put_in_place(made[best.name].written.path, out)
+        if num_tokens is not None:
+            name = f"{best.name} short"
+            paths[name] = candidate_path(out, f"{best.name.lower()}_short")
+            used = {int(token) for chunk in split.chunks for token in chunk}
+            shorten(paths[best.name], paths[name], used, num_tokens, progress=job.writing)
+            comparing = job.stages("comparing the short one with the target")
+            short = short_agreement(name, paths[name], target, split.held_out, config=job.config, progress=comparing)
+            found.append(short)
+            best = choose_draft(source, [best, short])
+        put_in_place(paths[best.name], out)
     finally:
-        for _, _, path in files:
+        for path in paths.values():
             path.unlink(missing_ok=True)
+    _tell(job, out, source, found, best)
+    return 0
+
+
+def _num_tokens(wanted: object, info: ModelInfo) -> int | None:
+    """Tokens of the short vocabulary to try; None: none. Raises BadRecipe where it was asked for and cannot be."""
+    if wanted == "all":
+        return None
+    if isinstance(wanted, int):
+        check_can_shorten(info)
+        if wanted >= info.vocab_size:
+            raise BadRecipe(
+                f"there are {info.vocab_size} tokens, and {wanted} would be all", "--draft-vocab all keeps them all"
+            )
+        return wanted
+    try:
+        check_can_shorten(info)
+    except BadRecipe:
+        return None
+    return num_worth_keeping(info.vocab_size)
+
+
+def _tell(job: Job, out: Path, source: Agreement, found: Sequence[Agreement], best: Agreement) -> None:
     if job.flags.json:
         job.output.json(
             {
@@ -64,9 +109,9 @@ def draft(job: Job, target: Path, out: Path) -> int:
                 ],
             }
         )
-        return 0
+        return
+    width = max(len(one.name) for one in (source, *found))
     for one in (source, *found):
         mark = "*" if one is best else " "
-        job.output.line(f"{mark} {one.name:<8} {size(one.num_bytes):>8}  {one.same_top:.1%} as the target")
+        job.output.line(f"{mark} {one.name:<{width}} {size(one.num_bytes):>8}  {one.same_top:.1%} as the target")
     job.output.line(f"{out}  {size(best.num_bytes)}  {best.name}")
-    return 0

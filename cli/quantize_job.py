@@ -139,8 +139,15 @@ class Job:
         for recipe in recipes:
             pipeline.check_importances(recipe, known)
 
-    def open_workshop(self, story: Story, recipes: Sequence[Recipe], wishes: Sequence[Wish]) -> Workshop:
-        """Hash the source, and find the text to calibrate on where any file needs one."""
+    def open_workshop(
+        self,
+        story: Story,
+        recipes: Sequence[Recipe],
+        wishes: Sequence[Wish],
+        written: Calibration | None = None,
+    ) -> Workshop:
+        """Hash the source, and find the text to calibrate on where any file needs one: the user's, else what was
+        `written`, else what the model writes now."""
         info = self.source.info
         story.sha256 = self.sha256(self.source)
         story.calibration = self.given_text
@@ -149,10 +156,7 @@ class Job:
             or any(wish.mix is None for wish in wishes)
             or any(needs_calibration(recipe, self.methods) for recipe in recipes)
         ):
-            stage = self.stages("the model writes the text it is calibrated on")
-            story.calibration = calibrate.self_written(
-                self.source.path, story.sha256, config=self.config, progress=stage
-            )
+            story.calibration = written or self._own_writing(story.sha256)
         workshop = Workshop(
             self.source,
             story.sha256,
@@ -173,6 +177,10 @@ class Job:
             rest = ": the importance matrix does what it can" if workshop.means else ""
             self.output.note(f"{info.architecture} models cannot be scaled{rest}")
         return workshop
+
+    def _own_writing(self, sha256: str) -> Calibration:
+        stage = self.stages("the model writes the text it is calibrated on")
+        return calibrate.self_written(self.source.path, sha256, config=self.config, progress=stage)
 
     def sha256(self, source: Source) -> str:
         """Of all of `source`, with a bar. Raises BadModelFile."""

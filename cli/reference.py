@@ -65,7 +65,8 @@ none, or not asked), `quants` of the repo (`quant`, `size_bytes`, `peak_host_byt
 `num_layers`, `n_embd`, `n_head`, `n_head_kv`, `bits_per_weight`, `tensors` (a list: `type`, `num_tensors`, `num_params`,
 `num_bytes`, `bits_per_weight`), `kv_bytes_per_token` (by type; null where it does not fit), `sliding_window`,
 `num_window_layers`, `reuse` (`blocks`, `blocks with window` or `whole conversation only`), `tokenizer` (`kind`, `pre`,
-`vocab_size`, `adds_bos`, `special`: role → `id` and `text`), `chat_template` and `metadata`.
+`vocab_size`, `full_vocab_size` (of a draft file that knows only some tokens: of its target, else null), `adds_bos`, `special`:
+role → `id` and `text`), `chat_template` and `metadata`.
 
 `ingle rm --json` prints `version`, `freed_bytes` and `models`, each with `name`, `removed`, `freed_bytes` and `kept` (a
 sentence for everything that stays).
@@ -107,7 +108,8 @@ against the source, `perplexity`, `mean_kl`, `mean_kl_interval` (95 %), `kl_99`,
 `num_chunks`, `source` (the same figures of it), `recommended` (a type) and `reason`.
 
 `ingle quantize --for-draft --json` prints `version`, `path`, `type`, `num_bytes`, `source_same_top` (how often MODEL's likeliest
-token is TARGET's) and `candidates`, each with `type`, `num_bytes` and `same_top`.
+token is TARGET's) and `candidates`, each with `type`, `num_bytes` and `same_top`; a `type` that ends in ` short` knows only some
+of the tokens.
 
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501

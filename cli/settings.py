@@ -94,6 +94,15 @@ def draft_tokens(text: str) -> int | None:
     return number
 
 
+def draft_vocab(text: str) -> int | Literal["auto", "all"]:
+    if text == "auto" or text == "all":
+        return "auto" if text == "auto" else "all"
+    try:
+        return positive(text)
+    except ValueError:
+        raise ValueError("auto, all or a number of tokens, 1 or more") from None
+
+
 def on_off_auto(text: str) -> bool | None:
     """`auto` is None."""
     if text == "auto":

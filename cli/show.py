@@ -121,6 +121,7 @@ def _as_json(info: ModelInfo, stored: StoredModel | None) -> dict[str, Any]:
             "kind": info.tokenizer_model,
             "pre": info.metadata.get("tokenizer.ggml.pre"),
             "vocab_size": info.vocab_size,
+            "full_vocab_size": None if info.short_vocabulary is None else info.short_vocabulary.num_tokens,
             "adds_bos": info.add_bos,
             "special": {role: {"id": number, "text": text} for role, (number, text) in roles.items()},
         },
@@ -159,6 +160,8 @@ def _lines(info: ModelInfo, stored: StoredModel | None) -> list[str]:
 def _tokenizer_lines(info: ModelInfo) -> list[str]:
     if info.tokenizer_model is None:
         return [_say("tokenizer", "none")]
+    if (short := info.short_vocabulary) is not None:
+        return [_say("tokenizer", f"none: it knows {short.num_rows} of the {short.num_tokens} tokens of its target")]
     pre = info.metadata.get("tokenizer.ggml.pre")
     facts = [f"{gguf_facts.tokenizer_kind(info)}", *([f"pre-tokenizer {pre}"] if pre else [])]
     facts += [f"{info.vocab_size} tokens", "adds BOS" if info.add_bos else "adds no BOS"]

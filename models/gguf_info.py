@@ -22,10 +22,12 @@ from ingle.models.gguf_header import ArrayRef, Header, HeaderError, Scalar, Tens
 from ingle.models.gguf_reader import Buffer
 from ingle.models.gguf_shards import UNSUPPORTED_HINT, ParseShard, add_shards, user_error
 from ingle.models.mapped_file import DAMAGED_HINT, MappedFile
+from ingle.models.short_vocabulary import ShortVocabulary, check_short_vocabulary
 
 __all__ = ["ArrayRef", "ModelInfo", "TensorInfo", "read_model_info"]
 
 TOKENS_KEY: Final = "tokenizer.ggml.tokens"
+_DRAFT_HINT: Final = "Name the model that it drafts for with -m."
 # Tokens that give away the chat format of a model without a template.
 _CHAT_MARKERS: Final = (
     *("<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>"),
@@ -69,6 +71,7 @@ class ModelInfo:
     chat_markers: frozenset[str]  # which of _CHAT_MARKERS are in the vocabulary
     split_count: int
     not_generative: str | None  # "an embedding model: it cannot generate text"
+    short_vocabulary: ShortVocabulary | None  # of a file that can only draft; its `vocab_size` counts rows
     layer_values: Mapping[str, tuple[int, ...]] = field(repr=False)  # arrays of whole numbers with one for each layer
     metadata: Mapping[str, Scalar] = field(repr=False)
     arrays: Mapping[str, ArrayRef] = field(repr=False)
@@ -107,39 +110,57 @@ class ModelInfo:
                 raise BadModelFile(f"{self.path} has changed on disk since it was opened", DAMAGED_HINT) from None
 
 
-def read_model_info(path: str | os.PathLike[str], *, require_generative: bool = True) -> ModelInfo:
+def read_model_info(
+    path: str | os.PathLike[str], *, require_generative: bool = True, to_draft: bool = False
+) -> ModelInfo:
     """Read and check the header of the GGUF at `path` (for a split model: of all its shards, given the first).
 
-    With `require_generative` false, embedding models and the like are described instead of refused.
+    With `require_generative` false, embedding models and the like are described instead of refused; with `to_draft`
+    files that can do nothing but draft, whose vocabulary is short, are as good as others.
     Raises ModelNotFound, BadModelFile, UnsupportedModel.
     """
     file = Path(path)
     try:
         with MappedFile(file) as buf:
             header = gguf_parser.parse_header(buf, keep=TOKENS_KEY)
-            return describe_header(file, buf, header, _parse_shard, require_generative=require_generative)
+            return describe_header(
+                file, buf, header, _parse_shard, require_generative=require_generative, to_draft=to_draft
+            )
     except HeaderError as error:
         raise user_error(file, error) from None
 
 
 def describe_header(
-    path: Path, buf: Buffer, header: Header, parse_shard: ParseShard, *, require_generative: bool
+    path: Path,
+    buf: Buffer,
+    header: Header,
+    parse_shard: ParseShard,
+    *,
+    require_generative: bool,
+    to_draft: bool = False,
 ) -> ModelInfo:
     """Check what `header`, parsed from `buf` and with its tokens kept, says, and its other shards. Raises HeaderError,
     BadModelFile, UnsupportedModel."""
     arch = gguf_rules.architecture(header)
     reason = gguf_rules.why_not_generative(header, arch)
-    if reason is not None and require_generative:
-        raise UnsupportedModel(f"{path} is {reason}", UNSUPPORTED_HINT)
+    is_draft = reason == gguf_rules.DRAFT_FILE
+    if reason is not None and require_generative and not (is_draft and to_draft):
+        raise UnsupportedModel(f"{path} is {reason}", _DRAFT_HINT if is_draft else UNSUPPORTED_HINT)
     tokens, vocabulary = header.kept, set(header.kept)
     split_count = add_shards(path, header, parse_shard)
-    if reason is None:
-        gguf_rules.check_hyperparameters(header, arch, lambda ref: gguf_parser.read_array(buf, ref))
-        gguf_rules.check_tokenizer(header, tokens, vocabulary)
-        gguf_rules.check_tensors(header, len(tokens))
+
+    def read(ref: ArrayRef) -> list[Scalar]:
+        return gguf_parser.read_array(buf, ref)
+
+    short = check_short_vocabulary(header, arch, read) if is_draft else None
+    if reason is None or short is not None:
+        gguf_rules.check_hyperparameters(header, arch, read)
+        if short is None:
+            gguf_rules.check_tokenizer(header, tokens, vocabulary)
+        gguf_rules.check_tensors(header, len(tokens) if short is None else short.num_rows)
     markers = frozenset(m for m in _CHAT_MARKERS if m.encode() in vocabulary)
     characters = gguf_rules.covered_characters(header, tokens, vocabulary)
-    return _describe(path, header, arch, reason, tokens, markers, characters, split_count, buf)
+    return _describe(path, header, arch, reason, short, tokens, markers, characters, split_count, buf)
 
 
 def _parse_shard(path: Path) -> Header | None:
@@ -154,6 +175,7 @@ def _describe(
     header: Header,
     arch: str,
     reason: str | None,
+    short: ShortVocabulary | None,
     tokens: list[bytes],
     chat_markers: frozenset[str],
     characters: frozenset[str] | None,
@@ -195,6 +217,7 @@ def _describe(
         chat_markers=chat_markers,
         split_count=split_count,
         not_generative=reason,
+        short_vocabulary=short,
         layer_values=MappingProxyType(_layer_values(header, num_layers, buf)),
         metadata=MappingProxyType(header.scalars),
         arrays=MappingProxyType(header.arrays),

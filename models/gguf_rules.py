@@ -27,6 +27,10 @@ _EMBEDDING: Final = "an embedding model: it cannot generate text"
 _DIFFUSION: Final = "a diffusion language model: it does not generate text token by token"
 _DRAFT_HEAD: Final = "a draft head for another model: it cannot run alone"
 _SPEECH: Final = "a speech model: it does not generate text"
+DRAFT_FILE: Final = "a draft file: it has no tokenizer; use it with --draft"
+
+TOKEN_IDS_KEY: Final = "ingle.draft.token_ids"
+"""An array that only draft files with a short vocabulary have (see short_vocabulary)."""
 
 # general.architecture → why it is not a text generator. Everything else is taken for one.
 NOT_GENERATIVE: Final[dict[str, str]] = {
@@ -82,7 +86,7 @@ def why_not_generative(header: Header, arch: str) -> str | None:
     pooling = header.scalars.get(f"{arch}.pooling_type", 0)  # LLAMA_POOLING_TYPE_NONE = 0
     if header.scalars.get(f"{arch}.attention.causal") is False or (pooling not in (0, False)):
         return _EMBEDDING
-    return None
+    return DRAFT_FILE if TOKEN_IDS_KEY in header.arrays else None
 
 
 def check_hyperparameters(header: Header, arch: str, read: ReadArray) -> None:

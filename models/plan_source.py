@@ -43,28 +43,34 @@ class FoundHeader:
 
 
 def find_header(
-    text: str | None, revision: str | None = None, *, offline: bool = False, progress: Progress | None = None
+    text: str | None,
+    revision: str | None = None,
+    *,
+    offline: bool = False,
+    progress: Progress | None = None,
+    to_draft: bool = False,
 ) -> FoundHeader:
     """The header of what `text` means. Of a model on the hub that is not here, some megabytes are read, and no more;
-    safetensors are not converted. `revision` is for models on the hub.
+    safetensors are not converted. `revision` is for models on the hub; `to_draft`: files that can only draft are
+    welcome.
 
     Raises as ``resolve`` does, and BadModelFile, UnsupportedModel.
     """
     target = understand(text)
     if not isinstance(target.where, hub_model.HubName):
-        return _beside_the_hub(target, text)
+        return _beside_the_hub(target, text, to_draft=to_draft)
     path = hub_model.cached(target.where, revision, progress=progress)
     if path is not None:
-        return _read(target, path)
+        return _read(target, path, to_draft=to_draft)
     folder = safetensors_here(target, revision)
     if folder is not None:
         return _safetensors(target, folder, is_here=True)
     if offline or is_offline():
         raise hub_model.not_here(target.where)
-    return _on_the_hub(target, look_up(target, revision, progress=progress))
+    return _on_the_hub(target, look_up(target, revision, progress=progress), to_draft=to_draft)
 
 
-def _on_the_hub(target: Target, selection: Selection) -> FoundHeader:
+def _on_the_hub(target: Target, selection: Selection, *, to_draft: bool) -> FoundHeader:
     listing, choice = selection.listing, selection.choice
     if choice is None:
         with hub_safetensors.described(listing) as folder:
@@ -72,7 +78,7 @@ def _on_the_hub(target: Target, selection: Selection) -> FoundHeader:
     files = [
         RemoteFile(file.name, file.size_bytes, partial(hub.read_range, listing, file.name)) for file in selection.files
     ]
-    info = read_remote_model_info(files, origin=listing.repo_id)
+    info = read_remote_model_info(files, origin=listing.repo_id, to_draft=to_draft)
     names, found = [file.name for file in listing.files], []
     for label in quants.labels(names):
         try:
@@ -85,7 +91,7 @@ def _on_the_hub(target: Target, selection: Selection) -> FoundHeader:
     )
 
 
-def _beside_the_hub(target: Target, text: str | None) -> FoundHeader:
+def _beside_the_hub(target: Target, text: str | None, *, to_draft: bool) -> FoundHeader:
     """Of a file, a folder of safetensors, or a package that has been downloaded."""
     if isinstance(target.where, Path) and holds_safetensors(target.where):
         return _safetensors(target, target.where, is_here=True)
@@ -98,11 +104,11 @@ def _beside_the_hub(target: Target, text: str | None) -> FoundHeader:
             f"{target.name} is not on this machine, and a package cannot be looked into from elsewhere",
             f"`ingle pull {target.typed}` fetches it, then plan for it.",
         ) from None
-    return _read(target, path)
+    return _read(target, path, to_draft=to_draft)
 
 
-def _read(target: Target, path: Path) -> FoundHeader:
-    info = read_model_info(path)
+def _read(target: Target, path: Path, *, to_draft: bool = False) -> FoundHeader:
+    info = read_model_info(path, to_draft=to_draft)
     return FoundHeader(target.name, info, True, info.file_type)
 
 

@@ -35,7 +35,7 @@ class RemoteFile:
 
 
 def read_remote_model_info(
-    files: Sequence[RemoteFile], *, origin: str = "", require_generative: bool = True
+    files: Sequence[RemoteFile], *, origin: str = "", require_generative: bool = True, to_draft: bool = False
 ) -> ModelInfo:
     """The model whose first or only file is `files[0]`; of a split model all shards must be among `files`.
 
@@ -51,7 +51,7 @@ def read_remote_model_info(
 
     try:
         header, data = _parse(files[0], path, TOKENS_KEY)
-        return describe_header(path, data, header, parse, require_generative=require_generative)
+        return describe_header(path, data, header, parse, require_generative=require_generative, to_draft=to_draft)
     except HeaderError as error:
         raise user_error(path, error) from None
 

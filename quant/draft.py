@@ -1,6 +1,7 @@
 # The cheapest file that still drafts as well: judged by how often its likeliest token is the target's.
 # This file may not know how drafting works.
 """``choose_draft``: candidates from the smallest on → the first whose agreement with the target is nearly the source's.
+``shorten``: the file that was chosen, with fewer tokens; it has to pass the same test.
 
 A draft is paid for with every token and earns with every accepted one. So its output head may be coarse too, and what
 counts is not how near it is to its own source but that its first guess is still the target's, on the target's own text.
@@ -8,15 +9,20 @@ counts is not how near it is to its own source but that its first guess is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.progress import Progress
 from ingle.quant.activations import Tokens
 from ingle.quant.evaluate import evaluate_together
 from ingle.quant.recipe import Override, Recipe, choose_types, find_mix, parse_override
+from ingle.quant.short_agreement import same_top
+from ingle.quant.short_file import write_short
+from ingle.quant.short_rows import Vocabulary, choose_tokens, reads_as
+from ingle.quant.source import Source
 from ingle.runtime.config import EngineConfig
 
 LADDER: Final = (("Q2_K", "q4_0"), ("Q3_K_S", "q4_0"), ("Q4_0", "q4_0"), ("Q4_K_M", None), ("Q8_0", None))
@@ -69,6 +75,29 @@ def agreements(
         if one.divergence is not None
     ]
     return rows[0], rows[1:]
+
+
+def shorten(path: Path, out: Path, used: Iterable[int], num_tokens: int, *, progress: Progress | None = None) -> None:
+    """Write the file at `path` to `out` with a vocabulary of `num_tokens`, the `used` ones among them (of more, where
+    it has to have more). Raises BadRecipe, ModelError."""
+    with Source(path) as source:
+        vocabulary = Vocabulary.of(source.info)
+        token_ids = choose_tokens(vocabulary, used, num_tokens)
+        write_short(source, out, token_ids, reads_as(vocabulary, token_ids), progress=progress)
+
+
+def short_agreement(
+    name: str,
+    path: Path,
+    target: Path,
+    chunks: Sequence[Tokens],
+    *,
+    config: EngineConfig,
+    progress: Callable[[int, int], None],
+) -> Agreement:
+    """As `agreements`, of one file with a short vocabulary. Raises ModelError, EngineError."""
+    share = same_top(path, target, chunks, config=config, progress=progress)
+    return Agreement(name, read_model_info(path, to_draft=True).size_bytes, share)
 
 
 def choose_draft(source: Agreement, files: Sequence[Agreement]) -> Agreement:

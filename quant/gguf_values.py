@@ -59,6 +59,13 @@ def strings(texts: Sequence[str]) -> EncodedValue:
     return struct.pack("<IIQ", ARRAY, STRING, len(texts)) + b"".join(map(raw_string, texts))
 
 
+def numbers(kind: str, values: Sequence[int]) -> EncodedValue:
+    """An array of whole numbers of that `kind`."""
+    code = _NUMBER_OF[kind]
+    items = struct.pack(f"<{len(values)}{FIXED[code][1].format[1:]}", *values)
+    return struct.pack("<IIQ", ARRAY, code, len(values)) + items
+
+
 def raw_string(text: str) -> bytes:
     """Length and UTF-8 bytes, as keys and names stand in a file."""
     data = text.encode("utf-8", "replace")

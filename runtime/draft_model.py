@@ -8,11 +8,15 @@ to be right.
 It reads only the end of a long text (`window`): a draft is a guess about the next few words, and reading all of a long
 prompt twice could cost more than all drafts win. The first token of the text always stands in front, because models
 lean on it.
+
+Views, tables and hashes hold the target's tokens, as everything does; what the draft model computes are rows of its own
+vocabulary (`draft_vocabulary`), which may be short.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -24,6 +28,7 @@ from ingle.runtime.blocks import BlockTable, root_hash
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.cost import StepCosts
 from ingle.runtime.draft import Offer
+from ingle.runtime.draft_vocabulary import DraftVocabulary
 from ingle.runtime.elastic_pool import ElasticPool, round_up
 from ingle.runtime.executor import Executor
 from ingle.runtime.kv_manager import KVManager
@@ -83,13 +88,20 @@ class ModelDrafter:
     """Owns the context, not the model."""
 
     def __init__(
-        self, model: LlamaModel, config: EngineConfig, num_vocab: int, window: int, interrupt: Interrupt
+        self,
+        model: LlamaModel,
+        vocabulary: DraftVocabulary,
+        ends: Callable[[int], bool],
+        config: EngineConfig,
+        window: int,
+        interrupt: Interrupt,
     ) -> None:
-        """`config`, `interrupt`: the target's. `num_vocab`: of the target. `window`: of a long text, tokens to read."""
+        """`config`, `interrupt`: the target's. `ends`: whether a token, the target's, ends a generation. `window`: of a
+        long text, tokens to read."""
         self._stack = ExitStack()
-        self._model = model
+        self._vocabulary = vocabulary
+        self._ends = ends
         self._window = window
-        self._num_vocab = num_vocab
         first, most = draft_cells(config, window)
         config = draft_config(config)
         self._executor = Executor(model, config, first, interrupt)
@@ -106,7 +118,6 @@ class ModelDrafter:
         self._checks = config.check_integrity
         self._n_batch = config.n_batch
         self._views: dict[RequestId, _View] = {}
-        self._row = np.full(num_vocab, -np.inf, dtype=np.float32)  # a token that only the target has is never drafted
         self._costs = StepCosts()
         self._read_token_s: float | None = None
 
@@ -205,7 +216,8 @@ class ModelDrafter:
             for turn in turns:
                 num_tokens = min(share, len(turn.todo) - 1)
                 if num_tokens:
-                    rows.append(Row(turn.view.table.slot, turn.view.table.num_tokens, turn.todo[:num_tokens], 0))
+                    tokens = self._vocabulary.rows(turn.todo[:num_tokens])
+                    rows.append(Row(turn.view.table.slot, turn.view.table.num_tokens, tokens, 0))
             started = time.perf_counter()
             if self._execute(rows, turns, interruptible=True) is None:
                 return False
@@ -217,9 +229,10 @@ class ModelDrafter:
 
     def _step(self, turns: list[_Turn]) -> list[_Turn]:
         """One draft for each; returns those that want more."""
-        rows = [
-            Row(turn.view.table.slot, turn.view.table.num_tokens + len(turn.view.ahead), turn.todo, 1) for turn in turns
-        ]
+        rows = []
+        for turn in turns:
+            table, tokens = turn.view.table, self._vocabulary.rows(turn.todo)
+            rows.append(Row(table.slot, table.num_tokens + len(turn.view.ahead), tokens, 1))
         num_tokens = sum(len(row.tokens) for row in rows)
         started = time.perf_counter()
         logits = self._execute(rows, turns, interruptible=num_tokens >= CHUNK_TOKENS // 2)
@@ -232,9 +245,9 @@ class ModelDrafter:
             sequence = turn.sequence
             self._note_computed(turn, len(turn.todo) - 1)  # nothing, but for the first draft
             turn.view.ahead += turn.todo.tolist()
-            token = sequence.sampler.sample(self._fitted(row), sequence.tokens_and_drafts)
+            token = sequence.sampler.sample(self._vocabulary.logits(row), sequence.tokens_and_drafts)
             sequence.add_draft(token)
-            if sequence.num_drafts < turn.num_wanted and not self._model.is_eog(token):
+            if sequence.num_drafts < turn.num_wanted and not self._ends(token):
                 turn.todo = np.array([token], dtype=np.int32)
                 more.append(turn)
         return more
@@ -254,13 +267,6 @@ class ModelDrafter:
         self._kv.commit(turn.view.table, turn.todo[:num_tokens])
         self._kv.take_filled()  # nobody saves them
         turn.todo = turn.todo[num_tokens:]
-
-    def _fitted(self, logits: Logits) -> Logits:
-        """`logits` [vocab of the draft model] as [vocab of the target]: they differ by padding only."""
-        if len(logits) >= self._num_vocab:
-            return logits[: self._num_vocab]
-        self._row[: len(logits)] = logits
-        return self._row
 
 
 def _num_unread(sequence: Sequence, view: _View) -> int:

@@ -10,6 +10,7 @@ from ingle.runtime.config import EngineConfig
 from ingle.runtime.draft import Drafter
 from ingle.runtime.draft_model import ModelDrafter
 from ingle.runtime.draft_ngram import NgramDrafter
+from ingle.runtime.draft_vocabulary import DraftVocabulary
 from ingle.runtime.errors import InvalidRequest
 from ingle.runtime.llama import LlamaModel
 from ingle.runtime.llama_context import Interrupt
@@ -27,29 +28,34 @@ def check_draft(target: ModelInfo, draft: ModelInfo) -> None:
         )
 
 
-def read_draft_info(config: EngineConfig, target: ModelInfo) -> ModelInfo | None:
-    """The header of the draft model, its vocabulary checked; ``None``: there is none. Raises `ModelError` and
-    `InvalidRequest`."""
+def read_draft_info(config: EngineConfig, target: ModelInfo | None = None) -> ModelInfo | None:
+    """The header of the draft model, its vocabulary checked against that of `target` where one is given; ``None``:
+    there is no draft model. Raises `ModelError` and `InvalidRequest`."""
     if config.draft is None or config.draft.model is None:
         return None
-    draft = read_model_info(config.draft.model)
-    check_draft(target, draft)
+    draft = read_model_info(config.draft.model, to_draft=True)
+    if target is not None:
+        check_draft(target, draft)
     return draft
 
 
-def open_drafting(config: EngineConfig, num_vocab: int, interrupt: Interrupt, stack: ExitStack) -> Speculation | None:
-    """What `config` asks for, for a target of `num_vocab` tokens that `interrupt` cuts short; `stack` closes what it
-    owns."""
+def open_drafting(
+    config: EngineConfig, target: LlamaModel, draft_info: ModelInfo | None, interrupt: Interrupt, stack: ExitStack
+) -> Speculation | None:
+    """What `config` asks for, for a `target` that `interrupt` cuts short; `stack` closes what it owns. `draft_info`:
+    the header of the draft model, where there is one."""
     if config.draft is None:
         return None
     drafters: list[Drafter] = []
     if config.draft.ngram:
         drafters.append(NgramDrafter())
     if config.draft.model is not None:
+        assert draft_info is not None
+        vocabulary = DraftVocabulary.of(draft_info, target.num_vocab)
         model = load_model(config.draft.model, config)
         stack.callback(model.close)
         _refuse_stateful(model, config.draft.model.name)
-        drafter = ModelDrafter(model, config, num_vocab, config.draft.window, interrupt)
+        drafter = ModelDrafter(model, vocabulary, target.is_eog, config, config.draft.window, interrupt)
         stack.callback(drafter.close)
         drafters.append(drafter)
     return Speculation(config.draft, drafters)

@@ -58,7 +58,8 @@ class Engine:
         self._model = model
         if model.is_stateful:
             config = for_states(config)
-        self.info = describe(model, model_info, config)
+        draft_info = read_draft_info(config)
+        self.info = describe(model, model_info, config, draft_info)
         n_batch = min(config.n_batch, round_up(self.info.n_ctx, CELL_STEP))
         config = replace(config, n_batch=n_batch, draft=self.info.draft)
         block_size = config.block_size
@@ -86,7 +87,7 @@ class Engine:
             stack.callback(store.close)
             self._pager = Pager(self._kv, self._executor, store)
             stack.callback(self._pager.save_rest)
-        self._speculation = open_drafting(config, self.info.n_vocab, self._executor.flag, stack)
+        self._speculation = open_drafting(config, model, draft_info, self._executor.flag, stack)
         self._characters = model_info.characters
         self._detokenizer = Detokenizer(model.piece)
         self._sequences: dict[RequestId, Sequence] = {}

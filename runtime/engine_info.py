@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingle.models.gguf_info import ModelInfo, read_model_info
+from ingle.models.gguf_info import ModelInfo
 from ingle.models.needs import Needs, Setting
 from ingle.runtime.config import DraftConfig, EngineConfig
 from ingle.runtime.errors import InvalidRequest
@@ -32,12 +32,15 @@ class EngineInfo:
     draft_needs: Needs | None = None  # of a draft model, with the context it begins with
 
 
-def describe(model: LlamaModel, model_info: ModelInfo, config: EngineConfig) -> EngineInfo:
-    """What opening `model` this way gives. Raises `OutOfMemory` where the context asked for can never fit."""
+def describe(
+    model: LlamaModel, model_info: ModelInfo, config: EngineConfig, draft_info: ModelInfo | None = None
+) -> EngineInfo:
+    """What opening `model` this way gives. `draft_info`: the header of the draft model, where `config` names one.
+    Raises `OutOfMemory` where the context asked for can never fit."""
     shares = not (model.is_recurrent or model.is_hybrid)
     draft = None
-    if shares and config.draft is not None and config.draft.model is not None:
-        draft = draft_needs(read_model_info(config.draft.model), config)
+    if shares and draft_info is not None:
+        draft = draft_needs(draft_info, config)
     limit = context_limit(model_info, config, model.n_ctx_train, None if draft is None else draft.full)
     notes = list(limit.notes)
     if not shares:

@@ -73,6 +73,7 @@ def test_everything_a_header_says(machine: Machine) -> None:
         "kind": "llama",
         "pre": "default",
         "vocab_size": 8,
+        "full_vocab_size": None,
         "adds_bos": True,
         "special": {
             "bos": {"id": 1, "text": "<s>"},

@@ -9,7 +9,8 @@ import pytest
 from ingle.models import catalog, draft_sibling, pypi
 from ingle.models.gguf_info import read_model_info
 from ingle.models.resolve import ModelRef
-from ingle.models.vocabulary import find_difference
+from ingle.models.short_vocabulary import ShortVocabulary
+from ingle.models.vocabulary import digest, find_difference
 from tests import tiny_models
 from tests.models.hub_cache import HubRepo
 
@@ -21,6 +22,11 @@ class Vocabulary:
     texts: list[str]
     kinds: list[int] | None = None
     tokenizer_model: str = "gpt2"
+    short_vocabulary: ShortVocabulary | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.texts)
 
     @property
     def arrays(self) -> dict[str, object]:
@@ -46,6 +52,24 @@ def test_what_tells_two_vocabularies_apart(other: Vocabulary, words: str | None)
     one = Vocabulary(["a", "b", "c"], [1, 1, 3])
     assert find_difference(one, other) == words  # type: ignore[arg-type]
     assert (find_difference(other, one) is None) == (words is None)  # type: ignore[arg-type]
+    assert (digest(one) == digest(other)) == (words is None)  # type: ignore[arg-type]
+
+
+def test_a_digest_does_not_run_texts_together() -> None:
+    one, other = Vocabulary(["a", "b 1 1 c"], [1, 1]), Vocabulary(["a\n1 1 b", "c"], [1, 1])
+    assert digest(one) != digest(other)  # type: ignore[arg-type]
+
+
+def test_a_short_vocabulary_belongs_to_the_one_it_was_made_for() -> None:
+    target = Vocabulary(["a", "b", "c"], [1, 1, 3])
+    padded = Vocabulary(["a", "b", "c", "pad"], [1, 1, 3, 5])
+    other = Vocabulary(["a", "b", "x"], [1, 1, 3])
+    short = Vocabulary([], short_vocabulary=ShortVocabulary(2, 4, digest(padded)))  # type: ignore[arg-type]
+    assert find_difference(target, short) is None  # type: ignore[arg-type]
+    assert find_difference(short, padded) is None  # type: ignore[arg-type]
+    ours, theirs = digest(other)[:8], digest(padded)[:8]  # type: ignore[arg-type]
+    found = find_difference(other, short)  # type: ignore[arg-type]
+    assert found == f"it belongs to a vocabulary of 4 tokens (digest {theirs}), not 3 ({ours})"
 
 
 def test_a_file_without_types_has_normal_tokens() -> None:
