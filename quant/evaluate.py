@@ -95,7 +95,8 @@ def chunk_logits(context: LlamaContext, chunk: Tokens, scored: slice, num_rows: 
     """Of the rows `scored` of `chunk`, computed alone, `num_rows` at a time: [rows, vocab], each a view that the next
     decode overwrites. Raises EngineError."""
     context.clear()
-    _decode(context, chunk, slice(0, scored.start), wanted=False)
+    if scored.start:
+        _decode(context, chunk, slice(0, scored.start), wanted=False)
     for start in range(scored.start, scored.stop, num_rows):
         rows = slice(start, min(start + num_rows, scored.stop))
         _decode(context, chunk, rows, wanted=True)

@@ -21,14 +21,13 @@ from ingle.quant.errors import BadImatrix, BadRecipe, BadWeights
 from ingle.quant.ggml import Bytes, Floats
 from ingle.quant.gguf_values import EncodedValue
 from ingle.quant.recipe import Recipe, TensorPlan
-from ingle.quant.source import Source
+from ingle.quant.source import Source, slabs
 from ingle.quant.writer import GgufWriter, TensorSpec
 
 Transform = Callable[[Floats], Floats]
 """A tensor, columns last, → one of the same shape."""
 
 _OURS: Final = ("ingle.quantize.", "quantize.imatrix.")  # beginnings of keys
-_SLAB_VALUES: Final = 1 << 22  # 16 MB as float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +114,13 @@ def _blocks(source: Source, plan: TensorPlan, treatment: Treatment) -> Iterator[
     shape, values = values.shape, transform(values)
     assert values.shape == shape, f"the transform of {plan.name} changed its shape"
     rows = values.reshape(-1, plan.shape[0])
-    for first, last in _slabs(plan, source.num_rows(plan.name)):
+    for first, last in slabs(plan.shape):
         yield last / len(rows), _round(plan, rows[first:last], first, importances)
 
 
 def _streamed(source: Source, plan: TensorPlan, importances: Floats | None) -> Iterator[tuple[float, Bytes]]:
     num_rows = source.num_rows(plan.name)
-    for first, last in _slabs(plan, num_rows):
+    for first, last in slabs(plan.shape):
         if plan.is_copied:
             data = source.raw_rows(plan.name, first, last)
             if plan.type in ggml.WEIGHT_TYPES:
@@ -129,15 +128,6 @@ def _streamed(source: Source, plan: TensorPlan, importances: Floats | None) -> I
             yield last / num_rows, data
         else:
             yield last / num_rows, _round(plan, source.rows(plan.name, first, last), first, importances)
-
-
-def _slabs(plan: TensorPlan, num_rows: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that do not cross from one expert into the next: each has importances of its own."""
-    per_matrix = plan.shape[1] if len(plan.shape) > 1 else 1
-    step = max(1, min(_SLAB_VALUES // plan.shape[0], per_matrix))
-    for start in range(0, num_rows, per_matrix):
-        for first in range(start, start + per_matrix, step):
-            yield first, min(first + step, start + per_matrix)
 
 
 def _round(plan: TensorPlan, values: Floats, first_row: int, importances: Floats | None) -> Bytes:

@@ -27,8 +27,9 @@ from ingle.quant.activations import Tokens, context_config
 from ingle.quant.evaluate import chunk_logits, compare
 from ingle.quant.recipe import Override, is_quantizable
 from ingle.quant.sequential import find_weights
-from ingle.quant.source import Source
+from ingle.quant.source import Source, slabs
 from ingle.runtime.config import EngineConfig
+from ingle.runtime.graph_watch import TensorRef
 from ingle.runtime.llama import LlamaModel
 from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.loading import gpu_layers_to_ask
@@ -149,7 +150,7 @@ class _Probe:
         """KL for a unit of relative error in each of `tensors`; None where none of them can be
         replaced: the model does not multiply by them, or they are stored in blocks that do not allow it."""
         error = 0.0
-        replaced: list[tuple[str, npt.NDArray[np.uint8]]] = []
+        replaced: list[TensorInfo] = []
         try:
             for tensor in tensors:
                 target = self._weights.get(tensor.name)
@@ -158,29 +159,16 @@ class _Probe:
                 assert BY_ID[target.type_id].name == tensor.type
                 if ggml.requires_imatrix(tensor.type):
                     continue  # nothing can be written into it
-                values = source.read(tensor.name)
-                stack = values.reshape(-1, *values.shape[-2:])
-                mean = means.get(tensor.name)
-                each = [None] * len(stack) if mean is None else list(mean)
-                rounded = np.concatenate(
-                    [
-                        ggml.dequantize(ggml.quantize(m, PROBE_TYPE, importance), PROBE_TYPE, m.shape)
-                        for m, importance in zip(stack, each, strict=True)
-                    ]
-                )
-                flat = np.concatenate(list(stack))
-                weight = np.ones((1, flat.shape[1]), np.float32) if mean is None else mean
-                weight = np.repeat(weight, len(flat) // len(weight), axis=0)
-                whole = float((np.square(flat) * weight).sum())
-                error += float((np.square(rounded - flat) * weight).sum()) / whole if whole else 0.0
-                replaced.append((tensor.name, source.raw_rows(tensor.name, 0, source.num_rows(tensor.name))))
-                target.write(ggml.quantize(rounded, tensor.type))
+                replaced.append(tensor)
+                error += _replace(source, tensor, target, means.get(tensor.name))
             if not error:
                 return None
             return self._kl() / error
         finally:
-            for name, data in replaced:
-                self._weights[name].write(data)
+            for tensor in replaced:
+                for first, last in slabs(tensor.shape):
+                    data = source.raw_rows(tensor.name, first, last)
+                    self._weights[tensor.name].write(data, first * data.shape[1])
 
     def _kl(self) -> float:
         """Mean over all scored rows, against the model as it was."""
@@ -193,3 +181,18 @@ class _Probe:
     def _logits(self, chunk: Tokens) -> Floats:
         (logits,) = chunk_logits(self._context, chunk, self._scored, len(chunk))
         return logits
+
+
+def _replace(source: Source, tensor: TensorInfo, target: TensorRef, means: Floats | None) -> float:
+    """Round `tensor` to PROBE_TYPE where it lies in memory; its relative error."""
+    lost = whole = 0.0
+    for first, last in slabs(tensor.shape):
+        values = source.rows(tensor.name, first, last)
+        importance = None if means is None else means[first // tensor.shape[1]]
+        rounded = ggml.dequantize(ggml.quantize(values, PROBE_TYPE, importance), PROBE_TYPE, values.shape)
+        data = ggml.quantize(rounded, tensor.type)
+        target.write(data, first * data.shape[1])
+        weight = np.ones(values.shape[1], np.float32) if importance is None else importance
+        whole += float((np.square(values) @ weight).sum(dtype=np.float64))
+        lost += float((np.square(rounded - values) @ weight).sum(dtype=np.float64))
+    return lost / whole if whole else 0.0

@@ -13,7 +13,7 @@ import numpy as np
 from ingle.models import short_vocabulary
 from ingle.models.gguf_info import read_model_info
 from ingle.quant.activations import Tokens, context_config
-from ingle.quant.evaluate import chunk_logits
+from ingle.quant.evaluate import LOGIT_ROWS, chunk_logits
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.llama_context import LlamaContext
 from ingle.runtime.loading import load_model
@@ -43,13 +43,14 @@ def same_top(
         for each in (path, target):
             model = load_model(each, config)
             stack.callback(model.close)
-            contexts.append(LlamaContext(model, chunk_tokens, config, num_outputs=scored.stop - scored.start))
+            contexts.append(LlamaContext(model, chunk_tokens, config, num_outputs=LOGIT_ROWS))
             stack.callback(contexts[-1].close)
         draft, judge = contexts
         for number, chunk in enumerate(chunks):
             progress(number, len(chunks))
-            expected = chunk_logits(judge, chunk, scored).argmax(axis=1)
-            guessed = token_ids[chunk_logits(draft, reads_as[chunk].astype(np.int32), scored).argmax(axis=1)]
-            num_right += int((guessed == expected).sum())
+            said = chunk_logits(judge, chunk, scored, LOGIT_ROWS)
+            drafted = chunk_logits(draft, reads_as[chunk].astype(np.int32), scored, LOGIT_ROWS)
+            for expected, guessed in zip(said, drafted, strict=True):
+                num_right += int((token_ids[guessed.argmax(axis=1)] == expected.argmax(axis=1)).sum())
     progress(len(chunks), len(chunks))
     return num_right / (len(chunks) * (scored.stop - scored.start))

@@ -15,8 +15,10 @@ from typing import Final
 
 from ingle.models.gguf_info import TOKENS_KEY, ModelInfo
 
-NUM_TOKENS: Final = 32_768
-"""Of the tokens of a vocabulary of at least twice as many."""
+NUM_TOKENS: Final = 65_536
+"""Of the tokens of a vocabulary of at least twice as many. Code from a 1.5B model, drafted three tokens at a time by a
+0.5B one of the same 151,936: 2.42 of three were right with all of them, 2.34 with so many and 2.23 with half as many,
+and a draft took 16 or 22 % less."""
 
 _NORMAL: Final = 1  # LLAMA_TOKEN_TYPE_NORMAL
 _UNKNOWN: Final = 2  # LLAMA_TOKEN_TYPE_UNKNOWN

@@ -9,8 +9,9 @@ that were read once do not count as ours.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -33,6 +34,7 @@ GOOD_SOURCES: Final = frozenset({"F32", "F16", "BF16", "Q8_0"})
 
 _SHARD: Final = re.compile(r"-00001-of-\d{5}\.gguf$")
 _HASH_BYTES: Final = 1 << 22
+SLAB_VALUES: Final = 1 << 22  # 16 MB as float32
 
 
 class Source:
@@ -143,3 +145,13 @@ class Source:
     def is_same_file(self, path: Path) -> bool:
         """Whether `path` is one of our files, by whatever name."""
         return path.exists() and any(path.samefile(ours) for ours in self.paths)
+
+
+def slabs(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of a tensor of that shape (ggml's order), each small enough to work on. None crosses from one
+    expert into the next: each has importances of its own."""
+    per_matrix = shape[1] if len(shape) > 1 else 1
+    step = max(1, min(SLAB_VALUES // shape[0], per_matrix))
+    for start in range(0, math.prod(shape[1:]), per_matrix):
+        for first in range(start, start + per_matrix, step):
+            yield first, min(first + step, start + per_matrix)

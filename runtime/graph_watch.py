@@ -88,11 +88,11 @@ class TensorRef:
         kind = np.float32 if self._tensor.type == _F32 else np.int32
         return np.ndarray(shape, kind, raw.data, 0, strides)
 
-    def write(self, data: npt.NDArray[np.uint8]) -> None:
-        """Put `data`, all of its bytes as its type lays them out, in its place (ggml_backend_tensor_set). Only for
-        weights of a model that was loaded `plain`."""
+    def write(self, data: npt.NDArray[np.uint8], offset: int = 0) -> None:
+        """Put `data`, bytes as its type lays them out, in their place from byte `offset` on (ggml_backend_tensor_set).
+        Only for weights of a model that was loaded `plain`."""
         assert data.flags.c_contiguous
-        _base.ggml_backend_tensor_set(self.address, data.ctypes.data, 0, data.nbytes)
+        _base.ggml_backend_tensor_set(self.address, data.ctypes.data, offset, data.nbytes)
 
 
 class Node:

@@ -18,7 +18,7 @@ from ingle.quant import ggml, gguf_values, pipeline
 from ingle.quant.errors import BadRecipe, BadWeights
 from ingle.quant.pipeline import Treatment, quantize
 from ingle.quant.recipe import choose_types, find_mix, parse_override
-from ingle.quant.source import Source
+from ingle.quant.source import SLAB_VALUES, Source
 from ingle.runtime import llama
 from tests.quant.layouts import Layout
 
@@ -118,7 +118,7 @@ def test_metadata_passes_through_in_order(small: Path, tmp_path: Path) -> None:
 def test_slabs_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, treatment = EXPERTS.write(tmp_path / "model.gguf"), Treatment(imatrix=EXPERTS.importances())
     whole = tensors(run(path, tmp_path / "whole.gguf", "q4_k_m", treatment))
-    monkeypatch.setattr(pipeline, "_SLAB_VALUES", 7 * 256)
+    monkeypatch.setattr("ingle.quant.source.SLAB_VALUES", 7 * 256)
     assert tensors(run(path, tmp_path / "slabs.gguf", "q4_k_m", treatment)) == whole
 
 
@@ -219,7 +219,7 @@ import os, resource, signal, sys
 from pathlib import Path
 from ingle.quant import pipeline, writer
 from ingle.quant.recipe import choose_types, find_mix
-from ingle.quant.source import Source
+from ingle.quant.source import SLAB_VALUES, Source
 
 source, out, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 if how == "full":
@@ -313,4 +313,4 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     grown, peak = map(int, done.stdout.split())
     assert peak < 4 * largest + 300e6
-    assert grown < 4 * (4 * pipeline._SLAB_VALUES)  # the slab as stored, as floats and as blocks, and some room
+    assert grown < 4 * (4 * SLAB_VALUES)  # the slab as stored, as floats and as blocks, and some room

@@ -35,7 +35,8 @@ def logits(path: Path, tokens: list[int]) -> np.ndarray:
     model = LlamaModel(path, 0)
     context = LlamaContext(model, 256, config, num_outputs=len(tokens))
     try:
-        return chunk_logits(context, np.array(tokens, np.int32), slice(0, len(tokens))).copy()
+        (logits,) = chunk_logits(context, np.array(tokens, np.int32), slice(0, len(tokens)), len(tokens))
+        return logits.copy()
     finally:
         context.close()
         model.close()
