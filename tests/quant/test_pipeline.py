@@ -14,7 +14,7 @@ import pytest
 from ingle.models.errors import BadModelFile, StoreError
 from ingle.models.gguf_info import read_model_info
 from ingle.models.progress import Silent
-from ingle.quant import ggml, gguf_values, pipeline
+from ingle.quant import ggml, gguf_values
 from ingle.quant.errors import BadRecipe, BadWeights
 from ingle.quant.pipeline import Treatment, quantize
 from ingle.quant.recipe import choose_types, find_mix, parse_override
