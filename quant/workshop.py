@@ -40,7 +40,7 @@ GPTQ_BITS: Final = 6.3
 """Up to here error feedback is worth its time unasked: with more, as Q6_K has, KL is small whatever is done."""
 WALK_BYTES: Final = 1_200_000_000
 """Beside the model, while error feedback walks through it: decides on how many tokens …"""
-MIN_WALK_TOKENS, MAX_WALK_TOKENS = 2048, 8192
+MIN_WALK_TOKENS, MAX_WALK_TOKENS = 2048, 6144
 """… between these: fewer say too little of a layer, and more hardly anything new."""
 WALK_TOKEN_BYTES: Final = 32
 """A token's activations, for each channel of the widest layer: measured on a model of 4,864, at the most."""

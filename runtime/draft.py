@@ -7,6 +7,7 @@ behind the known ones of the sequence. Drafts are never more than guesses; `veri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +31,11 @@ class Offer:
     setup_s: float = 0.0
 
 
+GoesOn = Callable[[Sequence, float], bool]
+"""Asked once of a sequence, of whose drafts the first is there and the others would take time: whether to make them.
+The float: by how much that token's score leads the next best (`Sampler.sample_and_lead`)."""
+
+
 class Drafter(Protocol):
     """Guesses for many sequences. Keeps what it needs to know of each until `forget`."""
 
@@ -37,7 +43,7 @@ class Drafter(Protocol):
         """At most `num_tokens` tokens behind those known; ``None``: nothing comes to mind."""
         ...
 
-    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]]) -> None:
+    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         """Add so many drafts, or fewer, of its own offers to each sequence."""
         ...
 

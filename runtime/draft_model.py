@@ -27,7 +27,7 @@ from ingle.models.needs import CELL_STEP
 from ingle.runtime.blocks import BlockTable, root_hash
 from ingle.runtime.config import EngineConfig
 from ingle.runtime.cost import StepCosts
-from ingle.runtime.draft import Offer
+from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.draft_vocabulary import DraftVocabulary
 from ingle.runtime.elastic_pool import ElasticPool, round_up
 from ingle.runtime.executor import Executor
@@ -131,11 +131,11 @@ class ModelDrafter:
         setup_s = max(0, num_unread - 2) * (self._read_token_s or 0.0) / num_steps
         return Offer("model", num_tokens, token_s=self._costs.estimate(1) or 0.0, setup_s=setup_s)
 
-    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]]) -> None:
+    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         turns = [turn for sequence, _, num_tokens in wanted if (turn := self._begin(sequence, num_tokens)) is not None]
         if turns and self._read_ahead(turns):
             while turns:
-                turns = self._step(turns)
+                turns = self._step(turns, goes_on)
         if self._checks:
             self._executor.apply(self._kv.take_ops())
             self._kv.check()
@@ -227,7 +227,7 @@ class ModelDrafter:
                 self._note_computed(turn, min(share, len(turn.todo) - 1))
         return True
 
-    def _step(self, turns: list[_Turn]) -> list[_Turn]:
+    def _step(self, turns: list[_Turn], goes_on: GoesOn) -> list[_Turn]:
         """One draft for each; returns those that want more."""
         rows = []
         for turn in turns:
@@ -245,9 +245,12 @@ class ModelDrafter:
             sequence = turn.sequence
             self._note_computed(turn, len(turn.todo) - 1)  # nothing, but for the first draft
             turn.view.ahead += turn.todo.tolist()
-            token = sequence.sampler.sample(self._vocabulary.logits(row), sequence.tokens_and_drafts)
+            row = self._vocabulary.logits(row)
+            token, lead = sequence.sampler.sample_and_lead(row, sequence.tokens_and_drafts)
             sequence.add_draft(token)
-            if sequence.num_drafts < turn.num_wanted and not self._ends(token):
+            if sequence.num_drafts == 1 and not goes_on(sequence, lead):
+                sequence.num_drafts = 0
+            elif sequence.num_drafts < turn.num_wanted and not self._ends(token):
                 turn.todo = np.array([token], dtype=np.int32)
                 more.append(turn)
         return more

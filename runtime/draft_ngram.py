@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-from ingle.runtime.draft import Offer
+from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.request import RequestId
 from ingle.runtime.sequence import Sequence
 
@@ -82,7 +82,7 @@ class NgramDrafter:
         found = index.find(num_tokens)
         return None if found is None else Offer(f"ngram-{found[0]}", len(found[1]), tuple(found[1]))
 
-    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]]) -> None:
+    def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         for sequence, offer, num_tokens in wanted:
             for token in offer.tokens[:num_tokens]:
                 sequence.add_draft(token)

@@ -79,6 +79,18 @@ class Lengths:
         rates = [option.rate for option in (options if num_drafts is None else options[-1:])]
         return max(rates, default=0.0) * plain_s / num_rows
 
+    def goes_on(self, first: float, prospect: Prospect, num_drafts: int, num_rows: int) -> bool:
+        """Whether the rest of `num_drafts` is worth its time where the first is there, and right with probability
+        `first`: against leaving it and taking a plain step, and going on as fast as the better of both does."""
+        plain_s, step_s = self.costs.estimate(num_rows), self.costs.estimate(num_rows + num_drafts)
+        if plain_s is None or step_s is None:
+            return True
+        survival = prospect.survival[:num_drafts]
+        total = sum(survival)
+        drafted_rate = (num_rows + total) / (step_s + num_drafts * prospect.token_s + prospect.setup_s)
+        seconds = step_s - plain_s + (num_drafts - 1) * prospect.token_s
+        return first * total / survival[0] >= max(num_rows / plain_s, drafted_rate) * seconds
+
     def _tried(
         self, options: Sequence[_Option], num_rows: int, best: _Option | None, plain_rate: float
     ) -> _Option | None:

@@ -40,11 +40,25 @@ class Sampler:
 
     def sample(self, logits: Logits, tokens: Tokens) -> int:
         """The token that follows `tokens`, given its row of `logits` [vocab] (left as it is)."""
+        ids, scores = self._scores(logits, tokens)
+        best = int(scores.argmax())
+        return best if ids is None else int(ids[best])
+
+    def sample_and_lead(self, logits: Logits, tokens: Tokens) -> tuple[int, float]:
+        """What `sample` gives, and by how much its score leads the next best: what another model would have to see
+        otherwise to choose otherwise. Scores are logits at temperature 0, else log-probabilities with their noise."""
+        ids, scores = self._scores(logits, tokens)
+        best = int(scores.argmax())
+        second = max(scores[:best].max(initial=-np.inf), scores[best + 1 :].max(initial=-np.inf))
+        return best if ids is None else int(ids[best]), float(scores[best] - second)
+
+    def _scores(self, logits: Logits, tokens: Tokens) -> tuple[Ids | None, npt.NDArray[np.floating]]:
+        """Candidates, None for all there are, and what each has; the highest is chosen."""
         if self._plain:
-            return int(logits.argmax())
+            return None, logits
         logits = self._adjusted(logits, tokens)
         if self.params.temperature == 0:
-            return int(logits.argmax())
+            return None, logits
         if self._filters is None:
             ids = np.arange(len(logits), dtype=np.int32)
         else:
@@ -52,8 +66,7 @@ class Sampler:
         noise = gumbel_noise(self.seed, len(tokens), ids)
         # The noise is on log p; log p and (logits − max) / T differ by a constant, which an argmax does not see.
         with np.errstate(over="ignore"):  # a tiny T sends all but the best to −inf
-            scores = (logits - logits.max()).astype(np.float64) / self.params.temperature + noise
-        return int(ids[scores.argmax()])
+            return ids, (logits - logits.max()).astype(np.float64) / self.params.temperature + noise
 
     def logprob(self, logits: Logits, token: int) -> TokenLogprob | None:
         """The log-probability of `token` under the unfiltered `logits` [vocab], if the request asked for it."""

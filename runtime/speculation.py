@@ -4,7 +4,8 @@ Before a step every running sequence with one pending token may get drafts behin
 the engine verifies them; what that took and gave is noted here, and decides about the next step. Drafts from the text
 cost nothing to make, so they are also made where they are not computed, and compared with what was said instead: their
 acceptance is known all the time, without any probing. A draft model has to be tried to be known: at first, and then
-ever more rarely where it does not pay.
+ever more rarely where it does not pay. By how much its first draft leads the next best choice says how likely that is
+right; so it is asked for more only where that promises enough, and a draft that is given up is watched like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-from ingle.runtime.acceptance import Acceptance
+from ingle.runtime.acceptance import Acceptance, lead_kind
 from ingle.runtime.config import MAX_DRAFTS, DraftConfig
 from ingle.runtime.cost import StepCosts
 from ingle.runtime.draft import Drafter, Offer
@@ -36,9 +37,9 @@ MAX_TRIAL_SEQUENCES = 2
 
 @dataclass(slots=True)
 class _Shadow:
-    """A draft behind token number `start` that is not computed."""
+    """A draft behind token number `start` that is not computed; what is seen of it is noted for `kinds`."""
 
-    kind: str
+    kinds: tuple[str, ...]
     start: int
     tokens: tuple[int, ...]
 
@@ -49,7 +50,9 @@ class _State:
 
     acceptance: Acceptance
     shadow: _Shadow | None = None
-    kind: str = ""  # of the drafts it has now
+    offer: Offer | None = None  # the last
+    num_wanted: int = 0  # drafts of it
+    lead: str = ""  # the kind of the first of them, where a model made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class Speculation:
         choices = [choice for sequence in running if (choice := self._choice(sequence, len(running))) is not None]
         if choices:
             lengths = self._decide(choices, len(running))
+            for choice, length in zip(choices, lengths, strict=True):
+                choice.state.offer, choice.state.num_wanted, choice.state.lead = choice.offer, length, ""
             for drafter in self._drafters:
                 wanted = [
                     (choice.sequence, choice.offer, length)
@@ -105,9 +110,8 @@ class Speculation:
                     if length and choice.drafter is drafter
                 ]
                 if wanted:
-                    drafter.draft(wanted)
+                    drafter.draft(wanted, self._goes_on)
             for choice in choices:
-                choice.state.kind = choice.offer.kind
                 self._watch(choice)
         self._draft_s = time.perf_counter() - started
 
@@ -156,13 +160,28 @@ class Speculation:
             for which in models:
                 lengths[which] = min(TRIAL_TOKENS, choices[which].offer.num_tokens)
 
+    def _goes_on(self, sequence: Sequence, lead: float) -> bool:
+        """Whether the first draft of a model, which leads the next best by so much, is worth more of them. Beside other
+        sequences it is: they wait for the same step."""
+        state = self._states[sequence.id]
+        state.lead = lead_kind(lead)
+        if self._fixed is not None or len(self._states) > 1:
+            return True
+        assert state.offer is not None
+        first = state.acceptance.rates(state.lead)[0]
+        if self._lengths.goes_on(first, _prospect(state, state.offer), state.num_wanted, 1):
+            return True
+        token = int(sequence.tokens_and_drafts[-1])
+        state.shadow = _Shadow((state.offer.kind, state.lead), sequence.num_tokens, (token,))
+        return False
+
     def _watch(self, choice: _Choice) -> None:
         """Remember a draft that is there and not computed, unless another one is being watched."""
         state, offer = choice.state, choice.offer
         if choice.sequence.num_drafts:
             state.shadow = None
         elif state.shadow is None and offer.tokens:
-            state.shadow = _Shadow(offer.kind, choice.sequence.num_tokens, offer.tokens[:SHADOW_TOKENS])
+            state.shadow = _Shadow((offer.kind,), choice.sequence.num_tokens, offer.tokens[:SHADOW_TOKENS])
 
     def _compare(self, sequence: Sequence, state: _State) -> None:
         """See whether what was said is what the watched draft says; enough is known at the first difference."""
@@ -170,13 +189,14 @@ class Speculation:
         if shadow is None:
             return
         said = sequence.tokens[shadow.start : shadow.start + len(shadow.tokens)].tolist()
-        for number, (token, guess) in enumerate(zip(said, shadow.tokens, strict=False)):
+        num_right = 0
+        for token, guess in zip(said, shadow.tokens, strict=False):
             if token != guess:
-                state.acceptance.note(shadow.kind, number, len(shadow.tokens))
-                state.shadow = None
-                return
-        if len(said) == len(shadow.tokens):
-            state.acceptance.note(shadow.kind, len(said), len(said))
+                break
+            num_right += 1
+        if num_right < len(said) or len(said) == len(shadow.tokens):
+            for kind in shadow.kinds:
+                state.acceptance.note(kind, num_right, len(shadow.tokens))
             state.shadow = None
 
     # -- after the step --------------------------------------------------------------------------------------------
@@ -185,7 +205,11 @@ class Speculation:
         """Of `num_drafts` of `sequence`, the first `num_right` were right. `is_cut`: the text ended there, and nothing
         is known of the next one."""
         state = self._states[sequence.id]
-        state.acceptance.note(state.kind, num_right, num_right if is_cut else num_drafts)
+        assert state.offer is not None
+        num_known = num_right if is_cut else num_drafts
+        state.acceptance.note(state.offer.kind, num_right, num_known)
+        if state.lead:
+            state.acceptance.note(state.lead, min(num_right, 1), min(num_known, 1))
         self._counters.note_draft(num_drafts, num_right)
         sequence.metrics.num_draft_tokens += num_drafts
         sequence.metrics.num_accepted_tokens += num_right

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ingle.runtime.acceptance import NUM_PLACES, PRIOR, Acceptance, place_of
 from ingle.runtime.config import DraftConfig
-from ingle.runtime.draft import Offer
+from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.draft_ngram import NgramDrafter
 from ingle.runtime.request import RequestId
 from ingle.runtime.sequence import Sequence
@@ -103,18 +103,24 @@ class _Computed:
 class FakeModel:
     """A drafter that always has something to say, and takes its time."""
 
-    def __init__(self, token: int, token_s: float) -> None:
+    def __init__(self, token: int, token_s: float, lead: float = 9.0) -> None:
         self.token = token
         self.token_s = token_s
+        self.lead = lead
         self.forgotten: list[RequestId] = []
+        self.asked: list[tuple[int, int]] = []  # after how many tokens, and for how many
 
     def offer(self, sequence: Sequence, num_tokens: int) -> Offer:
         return Offer("model", num_tokens, token_s=self.token_s)
 
-    def draft(self, wanted: list[tuple[Sequence, Offer, int]]) -> None:
+    def draft(self, wanted: list[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         for sequence, _, num_tokens in wanted:
-            for _ in range(num_tokens):
+            self.asked.append((sequence.num_tokens, num_tokens))
+            for number in range(num_tokens):
                 sequence.add_draft(self.token)
+                if number == 0 and not goes_on(sequence, self.lead):
+                    sequence.num_drafts = 0
+                    break
 
     def forget(self, id: RequestId) -> None:
         self.forgotten.append(id)
@@ -132,18 +138,17 @@ def test_drafts_that_are_not_computed_are_watched_for_nothing() -> None:
 
 
 def test_a_model_that_never_pays_is_tried_ever_more_rarely() -> None:
-    speculation = Speculation(DraftConfig(), [FakeModel(token=7, token_s=0.05)])
+    model = FakeModel(token=7, token_s=0.05)
+    speculation = Speculation(DraftConfig(), [model])
     steps = Steps(speculation, [1, 2])
     steps.sequence.max_tokens = 16 * HOPELESS_WAIT_STEPS
     for _ in range(8 * HOPELESS_WAIT_STEPS):
         steps.say(3)
-    tries = [number for number, drafted in enumerate(steps.num_drafted) if drafted]
-    assert all(steps.num_drafted[number] == TRIAL_TOKENS for number in tries)
-    gaps = [later - earlier for earlier, later in pairwise(tries)]
+    assert {num_tokens for _, num_tokens in model.asked} == {TRIAL_TOKENS}
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(model.asked)]
     burst = [1] * (MIN_STEPS - 1)
     assert gaps == [*burst, HOPELESS_WAIT_STEPS + 1, *burst, 2 * HOPELESS_WAIT_STEPS + 1, *burst,
                     4 * HOPELESS_WAIT_STEPS + 1, *burst]  # fmt: skip
-    assert speculation.stats().net_speedup is not None
 
 
 def test_a_model_that_pays_is_used_and_now_and_then_compared_with_a_plain_step() -> None:
@@ -153,6 +158,22 @@ def test_a_model_that_pays_is_used_and_now_and_then_compared_with_a_plain_step()
         steps.say(3, seconds=0.1)
     late = steps.num_drafted[40:]
     assert late.count(0) == pytest.approx(260 / (REFERENCE_STEPS + 1), abs=2)
+
+
+def test_what_a_model_is_not_sure_of_is_given_up_and_watched() -> None:
+    """Its drafts pay; then it doubts, and what it doubts is wrong."""
+    model = FakeModel(token=3, token_s=0.02)
+    speculation = Speculation(DraftConfig(), [model])
+    steps = Steps(speculation, [1, 2])
+    for _ in range(40):
+        steps.say(3)
+    assert steps.num_drafted[-1] > 0
+    model.lead = 0.1
+    for _ in range(60):
+        steps.say(4)
+    assert steps.num_drafted[-30:].count(0) == 30
+    assert speculation._general.rates("lead-0")[0] < 0.15 < 0.9 < speculation._general.rates("lead-4")[0]
+    assert speculation._general.rates("model")[0] < 0.7, "what is given up counts too"
 
 
 def test_a_fixed_number_is_kept_whatever_it_costs() -> None:

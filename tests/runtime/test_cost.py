@@ -103,6 +103,19 @@ def test_the_best_length_on_a_known_staircase() -> None:
     assert chosen(0.9, token_s=0.03) == 3  # 3.44 in 212 ms: 62 ms a token
 
 
+def test_a_doubtful_first_draft_is_given_up() -> None:
+    """Plain: 10 tokens a second. Three drafts that are right with 0.8 each: 2.952 tokens in 190 ms, 15.5 a second. The
+    first one is there; the rest takes 70 ms more than a plain step, which is worth 1.09 tokens: 0.446 of the 2.44 that
+    there are if it is right."""
+    lengths = Lengths(known(r1=0.1, r4=0.13))
+    prospect = Prospect([0.8, 0.64, 0.512], token_s=0.02)
+    assert [lengths.goes_on(first, prospect, 3, 1) for first in (0.0, 0.44, 0.45, 1.0)] == [False, False, True, True]
+    dear = Prospect([0.1, 0.01, 0.001], token_s=0.02)  # 5.8 tokens a second: a plain step is what it is held against
+    assert lengths.goes_on(0.64, dear, 3, 1)
+    assert not lengths.goes_on(0.62, dear, 3, 1)
+    assert Lengths(StepCosts()).goes_on(0.0, prospect, 3, 1), "nothing is known"
+
+
 def test_a_batch_shares_its_rows_by_probability() -> None:
     lengths = Lengths(known(r2=0.08, r4=0.081, r5=0.2, r6=0.4, r8=0.8))
     sure, doubtful = Prospect([0.9, 0.8, 0.7]), Prospect([0.75, 0.1, 0.05])

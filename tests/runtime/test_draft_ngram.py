@@ -83,7 +83,7 @@ def test_a_sequence_is_read_as_it_grows_and_forgotten() -> None:
     offer = drafter.offer(sequence, 4)
     assert offer is not None
     assert (offer.kind, offer.tokens, offer.token_s) == ("ngram-3", (13, 14, 15, 16), 0.0)
-    drafter.draft([(sequence, offer, 2)])
+    drafter.draft([(sequence, offer, 2)], lambda sequence, lead: True)
     assert sequence.num_drafts == 2
     assert sequence.tokens_and_drafts.tolist() == [*text, 1, 2, 10, 11, 12, 13, 14]
     for token in (13, 14):

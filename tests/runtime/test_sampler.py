@@ -212,6 +212,19 @@ def test_logits_and_tokens_stay_as_they_are_and_the_choice_repeats(logits: Logit
     chain.close()
 
 
+@settings(deadline=None)
+@given(logits=logit_rows, seed=st.integers(0, 2**64 - 1), temperature=st.sampled_from([0.0, 0.5, 1.0]))
+def test_the_lead_is_that_of_the_best_score_over_the_next(logits: Logits, seed: int, temperature: float) -> None:
+    one = sampler(seed, temperature=temperature)
+    token, lead = one.sample_and_lead(logits, tokens(1, 2))
+    assert token == one.sample(logits, tokens(1, 2))
+    scores = logits.astype(np.float64)
+    if temperature:
+        scores = scores / temperature + gumbel_noise(seed, 2, np.arange(len(logits), dtype=np.int32))
+    *others, best = sorted(scores.tolist())
+    assert lead == pytest.approx(best - others[-1] if others else np.inf, abs=1e-4)
+
+
 def test_a_very_low_temperature_takes_the_most_likely() -> None:
     logits = np.array([1.0, 3.0, 2.0], dtype=np.float32)
     for temperature in (1e-3, 1e-6, 1e-30, 1e-300, 5e-324):

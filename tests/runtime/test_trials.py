@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingle.runtime.config import DraftConfig
-from ingle.runtime.draft import Offer
+from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.draft_model import SETUP_STEPS
 from ingle.runtime.request import RequestId
 from ingle.runtime.sequence import Sequence
@@ -53,7 +53,7 @@ class SimulatedModel:
         setup_s = max(0, sequence.num_tokens - self.num_read - 2) * READ_S / num_steps
         return Offer("model", num_tokens, token_s=DRAFT_S, setup_s=setup_s)
 
-    def draft(self, wanted: list[tuple[Sequence, Offer, int]]) -> None:
+    def draft(self, wanted: list[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         for sequence, _, num_tokens in wanted:
             self.clock_s += max(0, sequence.num_tokens - self.num_read - 2) * READ_S
             self.num_read = sequence.num_tokens
