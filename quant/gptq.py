@@ -44,9 +44,16 @@ def gram_of(rows: Floats, counts: Floats) -> Floats:
     limit = MAX_ROW_SIZE * float(np.median(sizes))
     factors = np.sqrt(counts) * np.minimum(1, limit / np.maximum(sizes, limit)) if limit > 0 else np.sqrt(counts)
     rows *= factors[:, None].astype(np.float32)
-    parts = np.array_split(rows, ggml.num_cores())
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="ingle-gram") as pool:
-        return np.asarray(sum(pool.map(lambda part: part.T @ part, parts)), np.float32)
+    gram = np.empty((rows.shape[1], rows.shape[1]), np.float32)
+    edges = np.linspace(0, len(gram), 2 * ggml.num_cores() + 1, dtype=np.int64).tolist()
+
+    def fill(start: int, end: int) -> None:  # the columns from start on, down to the diagonal, and their mirror image
+        np.matmul(rows[:, :end].T, rows[:, start:end], out=gram[:end, start:end])
+        gram[start:end, :start] = gram[:start, start:end].T
+
+    with ThreadPoolExecutor(ggml.num_cores(), thread_name_prefix="ingle-gram") as pool:
+        list(pool.map(fill, reversed(edges[:-1]), reversed(edges[1:])))
+    return gram
 
 
 def factor(gram: Floats, damping: float = DAMPING) -> Floats:
@@ -59,23 +66,31 @@ def factor(gram: Floats, damping: float = DAMPING) -> Floats:
     diagonal = np.einsum("ii->i", matrix)
     mean = float(diagonal.mean()) or 1.0
     diagonal += damping * mean
-    # H = R Rᵀ with R upper triangular is a Cholesky factor from the other end; its inverse is U.
-    upper = np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1]
-    del matrix, gram
-    return np.ascontiguousarray(_inverse_of_upper(upper), np.float32)
+    _to_inverse_root(matrix)
+    return np.ascontiguousarray(matrix, np.float32)
 
 
-def _inverse_of_upper(upper: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """By halves, so that the work is in matrix products."""
-    size = len(upper)
+def _to_inverse_root(matrix: npt.NDArray[np.floating]) -> None:
+    """H, symmetric and positive, becomes the upper triangular U with UᵀU = H⁻¹: in place, for it may be large, and by
+    halves, so that the work is in matrix products.
+
+    With H = R Rᵀ, R upper triangular, and U = R⁻¹: R = [[R₁, S], [0, R₂]], where R₂R₂ᵀ is H's last quarter,
+    S = H₁₂U₂ᵀ and R₁R₁ᵀ = H₁₁ − SSᵀ; then U = [[U₁, −U₁SU₂], [0, U₂]].
+    """
+    size = len(matrix)
     if size <= 128:
-        return np.triu(np.linalg.inv(upper))
+        root = np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1]  # the factor from the other end
+        matrix[...] = np.triu(np.linalg.inv(root))
+        return
     half = size // 2
-    inverse = np.zeros_like(upper)
-    first = inverse[:half, :half] = _inverse_of_upper(upper[:half, :half])
-    last = inverse[half:, half:] = _inverse_of_upper(upper[half:, half:])
-    inverse[:half, half:] = -(first @ upper[:half, half:]) @ last
-    return inverse
+    first, corner, last = matrix[:half, :half], matrix[:half, half:], matrix[half:, half:]
+    _to_inverse_root(last)
+    side = corner @ last.T
+    first -= side @ side.T
+    _to_inverse_root(first)
+    np.matmul(first @ side, last, out=corner)
+    np.negative(corner, out=corner)
+    matrix[half:, :half] = 0
 
 
 def quantize(

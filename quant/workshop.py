@@ -201,7 +201,7 @@ class Workshop:
         length = len(self.split.chunks[0])
         widest = max(max(self.source.tensors[name].shape[:2]) for name in self.linears)
         num_block_bytes = sum(plan.num_bytes for plan in recipe.tensors if plan.name in set(self.linears))
-        num_bytes = WALK_BYTES - num_block_bytes - 3 * 4 * widest**2  # a Gram matrix, its factor and one on the way
+        num_bytes = WALK_BYTES - num_block_bytes - 3 * 4 * widest**2  # a Gram matrix, and room to invert it
         num_tokens = min(MAX_WALK_TOKENS, max(MIN_WALK_TOKENS, num_bytes // (WALK_TOKEN_BYTES * widest)))
         picked = np.linspace(0, len(self.split.chunks) - 1, min(len(self.split.chunks), max(1, num_tokens // length)))
         return improve.feed_back(

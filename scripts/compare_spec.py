@@ -145,7 +145,7 @@ def compare(name: str, case: Case, target: Path, draft: Path | None, pairs: int,
             side.engine.close()
     ratio = statistics.median(ratios)
     plain, drafted = (1 / statistics.median(times[side]) for side in ("plain", "drafts"))
-    spread = f"{min(ratios):.2f}–{max(ratios):.2f}"
+    spread = ", ".join(f"{one:.2f}" for one in ratios)
     verdict = "OK" if ratio >= case.floor else "MISSED"
     print(
         f"{name:10} {plain:6.1f} → {drafted:6.1f} tokens/s  {ratio:5.2f} x ({spread})  ≥ {case.floor} x  {verdict}",
