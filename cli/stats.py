@@ -121,6 +121,8 @@ def drafted(totals: DraftStats) -> list[str]:
     """What guessing ahead did since the engine was opened, and how far into a draft the guesses were right."""
     lines = [f"drafts in all: {totals.num_draft_tokens} tokens in {number(totals.num_drafts, 'draft')}"]
     lines[0] += f", {totals.num_accepted_tokens} right"
+    if totals.num_given_up:
+        lines[0] += f", {number(totals.num_given_up, 'doubtful one')} given up"
     if totals.plain_token_s is not None:
         lines[0] += f" · a token without takes {duration(totals.plain_token_s)}"
     if totals.num_drafts:

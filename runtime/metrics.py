@@ -40,6 +40,7 @@ class DraftStats:
     num_draft_tokens: int
     num_accepted_tokens: int
     accepted_by_position: tuple[int, ...]  # how many drafts were right there, and at all positions before
+    num_given_up: int  # drafts of which only the first token was made, and not computed: it was doubtful
     mean_accepted_tokens: float | None  # of a draft
     draft_s: float  # making drafts
     verify_s: float  # steps that computed some
@@ -56,6 +57,7 @@ class DraftCounters:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
+    num_given_up: int = 0
     draft_s: float = 0.0
     verify_s: float = 0.0
     decode_s: float = 0.0
@@ -72,16 +74,18 @@ class DraftCounters:
 
     def stats(self, plain_token_s: float | None) -> DraftStats:
         num_accepted = sum(self.accepted_by_position)
+        was_tried = self.num_drafts + self.num_given_up > 0
         return DraftStats(
             num_drafts=self.num_drafts,
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=num_accepted,
             accepted_by_position=tuple(self.accepted_by_position),
+            num_given_up=self.num_given_up,
             mean_accepted_tokens=num_accepted / self.num_drafts if self.num_drafts else None,
             draft_s=self.draft_s,
             verify_s=self.verify_s,
             plain_token_s=plain_token_s,
-            net_speedup=self.plain_s / self.decode_s if self.num_drafts and self.plain_s else None,
+            net_speedup=self.plain_s / self.decode_s if was_tried and self.plain_s else None,
         )
 
 

@@ -171,6 +171,7 @@ class Speculation:
         first = state.acceptance.rates(state.lead)[0]
         if self._lengths.goes_on(first, _prospect(state, state.offer), state.num_wanted, 1):
             return True
+        self._counters.num_given_up += 1
         token = int(sequence.tokens_and_drafts[-1])
         state.shadow = _Shadow((state.offer.kind, state.lead), sequence.num_tokens, (token,))
         return False

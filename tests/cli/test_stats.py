@@ -49,4 +49,6 @@ def test_drafts_of_the_engine_are_told_in_words(figures: EngineStats) -> None:
         "drafts in all: 20 tokens in 2 drafts, 11 right · a token without takes 80 ms",
         "of the drafts, right up to their token 1, 2, …: 100%, 50%, 50%, 50%, 50%, 50%, 50%, 50%, …",
     ]
+    given_up = stats.drafted(DraftCounters(num_given_up=2).stats(None))
+    assert given_up == ["drafts in all: 0 tokens in 0 drafts, 0 right, 2 doubtful ones given up"]
     assert stats.drafted(DraftCounters().stats(None)) == ["drafts in all: 0 tokens in 0 drafts, 0 right"]

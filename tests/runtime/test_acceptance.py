@@ -149,6 +149,10 @@ def test_a_model_that_never_pays_is_tried_ever_more_rarely() -> None:
     burst = [1] * (MIN_STEPS - 1)
     assert gaps == [*burst, HOPELESS_WAIT_STEPS + 1, *burst, 2 * HOPELESS_WAIT_STEPS + 1, *burst,
                     4 * HOPELESS_WAIT_STEPS + 1, *burst]  # fmt: skip
+    figures = speculation.stats()
+    assert figures.net_speedup is not None
+    assert figures.num_drafts + figures.num_given_up == len(model.asked)
+    assert figures.num_given_up > 0
 
 
 def test_a_model_that_pays_is_used_and_now_and_then_compared_with_a_plain_step() -> None:

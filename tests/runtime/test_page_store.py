@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingle.runtime import page_files
+from ingle.runtime import page_files, page_store
 from ingle.runtime.blocks import ChainHash, chain_hash, root_hash
 from ingle.runtime.disk_tier import DiskTier
 from ingle.runtime.explain import Miss, find_parting
@@ -153,6 +154,49 @@ def test_two_stores_on_one_directory_evict_each_others_files_without_harm(tmp_pa
         assert found is None or same(found, page)
     size = pages_in(tmp_path)[0].stat().st_size
     assert sum(path.stat().st_size for path in pages_in(tmp_path)) <= 20_000 + 2 * (20_000 // 20 + size)
+
+
+class Rests:
+    """Lets the writer rest for hours, and counts how often it does."""
+
+    def __init__(self, store: PageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Semaphore(0)
+        self._wait = store._hurry.wait
+        monkeypatch.setattr(page_store, "PAUSE", 1e7)
+        monkeypatch.setattr(store._hurry, "wait", self._rest)
+
+    def _rest(self, seconds: float) -> bool:
+        self.begun.release()
+        return self._wait(seconds)
+
+
+def test_the_writer_rests_between_pages_until_somebody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    rests = Rests(store, monkeypatch)
+    for number in range(5):
+        store.put(make_page(number))
+    assert rests.begun.acquire(timeout=10)
+    assert len(pages_in(tmp_path)) == 1
+    assert store.flush()
+    assert len(pages_in(tmp_path)) == 5
+    for number in (5, 6, 7):
+        store.put(make_page(number))
+    store.close()
+    assert len(pages_in(tmp_path)) == 8
+
+
+def test_the_writer_does_not_rest_where_the_queue_would_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [make_page(number) for number in range(40)]
+    monkeypatch.setattr(page_store, "QUEUE_BYTES", sum(page.num_bytes for page in pages))
+    store = open_store(tmp_path)
+    rests = Rests(store, monkeypatch)
+    for page in pages:
+        store.put(page)
+    while store._queued_bytes > page_store.QUEUE_BYTES // 2:
+        assert rests.begun.acquire(timeout=10)
+    assert store.stats().num_dropped == 0
+    assert len(pages_in(tmp_path)) >= 20
+    store.close()
 
 
 def test_a_bad_file_is_deleted_and_the_page_not_there(tmp_path: Path) -> None:
