@@ -1,6 +1,6 @@
 """What speculative decoding wins and costs: the same requests with and without drafts, in interleaved pairs.
 
-usage: scripts/compare-spec --target FILE --draft FILE [--pairs N] [--cases NAME,…] [--tokens N]
+usage: scripts/compare-spec --target FILE --draft FILE [--pairs N] [--cases NAME,…] [--tokens N] [--tool-draft FILE]
 
   edit      code is repeated with a small change, temperature 0, --draft ngram
   code      code is written, temperature 0, --draft FILE (and n-grams, as always)
@@ -8,10 +8,10 @@ usage: scripts/compare-spec --target FILE --draft FILE [--pairs N] [--cases NAME
   sibling   the same, --draft auto as it is with one on disk
   together  eight requests at once, --draft ngram
 
-Both engines of a pair live side by side in one process and answer in turns, so that whatever else the machine does
-hits both; which goes first alternates. The figure is the median over pairs of plain seconds / drafting seconds a token
-(the first token's wait left out). Exit status 1 when a floor is missed. llama.cpp's own tools run beside them where
-they are on PATH.
+Both engines of a pair live side by side in one process and answer in turns of a few tokens, so that whatever else the
+machine does hits both; which goes first alternates. The figure is the median over pairs of plain seconds / drafting
+seconds a token (the first token's wait left out). Exit status 1 when a floor is missed. llama.cpp's own tools run
+beside them where they are on PATH; they load whole drafts only: --tool-draft names one where --draft is cut short.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ TOPICS = ("a bridge", "the moon", "a clock", "bread", "a river", "an orchard", "
 TOGETHER = tuple(f"Write a short essay about {topic}." for topic in TOPICS)
 
 
+TURN_TOKENS = 8  # of each request: a turn of half a second and more, long against one switch of engines
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """Requests that run together, and the least ratio that is good enough."""
@@ -94,15 +97,15 @@ CASES = {
 
 
 class Side:
-    """One engine of a pair."""
+    """One engine of a pair, and what it did since `ask`."""
 
     def __init__(self, target: Path, draft: DraftConfig | None, num_seqs: int) -> None:
         config = EngineConfig(n_ctx=4096, max_num_seqs=num_seqs, max_cached_chains=1, draft=draft)
         self.engine = Engine.open(target, config)
         self.template = ChatTemplate.from_info(read_model_info(target))
 
-    def token_s(self, case: Case, num_tokens: int, seed: int) -> float:
-        """Seconds a token, all requests together, from their last first token on."""
+    def ask(self, case: Case, num_tokens: int, seed: int) -> None:
+        """Queue the requests and work until the last of them has its first token."""
         engine = self.engine
         engine.clear_cache()
         sampling = SamplingParams(temperature=case.temperature, seed=seed, ignore_eos=len(case.prompts) > 1)
@@ -111,44 +114,55 @@ class Side:
             tokens = engine.tokenize(text, add_special=not self.template.adds_bos, parse_special=True)
             engine.add(Request(tokens, sampling, max_output_tokens=num_tokens))
         waiting = len(case.prompts)
-        num_said = 0
-        started: float | None = None
-        while engine.has_work:
+        while engine.has_work and waiting > 0:
             for output in engine.step():
-                if started is not None:
-                    num_said += len(output.new_tokens)
                 waiting -= output.metrics.num_output_tokens == len(output.new_tokens) > 0
-            if started is None and waiting <= 0:
-                started = time.perf_counter()
-        assert started is not None
-        return (time.perf_counter() - started) / num_said
+        self.num_said, self.said_s = 0, 0.0
+
+    def say(self, num_tokens: int) -> None:
+        """Step until this side has said as many, or all it has to."""
+        started = time.perf_counter()
+        while self.engine.has_work and self.num_said < num_tokens:
+            self.num_said += sum(len(output.new_tokens) for output in self.engine.step())
+        self.said_s += time.perf_counter() - started
 
     def drafts(self) -> DraftStats | None:
         return self.engine.stats().drafts
 
 
+def race(first: Side, second: Side, turn: int) -> None:
+    """Answer in turns of about `turn` tokens, whoever is behind next: the machine's moods, which last longer than a
+    turn, hit the same part of the answer on both sides."""
+    while first.engine.has_work or second.engine.has_work:
+        behind, ahead = (first, second) if first.num_said <= second.num_said else (second, first)
+        if not behind.engine.has_work:
+            behind, ahead = ahead, behind
+        behind.say(max(behind.num_said, ahead.num_said) + turn)
+
+
 def compare(name: str, case: Case, target: Path, draft: Path | None, pairs: int, num_tokens: int) -> bool:
     """Run one case; whether it is above its floor."""
     config = DraftConfig(model=draft if case.with_model else None)
-    sides = {"plain": Side(target, None, len(case.prompts)), "drafts": Side(target, config, len(case.prompts))}
-    ratios: list[float] = []
-    times: dict[str, list[float]] = {"plain": [], "drafts": []}
+    plain, drafts = Side(target, None, len(case.prompts)), Side(target, config, len(case.prompts))
+    turn = TURN_TOKENS * len(case.prompts)
+    token_s: list[tuple[float, float]] = []  # plain, with drafts
     try:
         for pair in range(pairs):
-            order = ("plain", "drafts") if pair % 2 == 0 else ("drafts", "plain")
-            for side in order:
-                times[side].append(sides[side].token_s(case, num_tokens, seed=pair))
-            ratios.append(times["plain"][-1] / times["drafts"][-1])
-        stats = sides["drafts"].drafts()
+            for side in (plain, drafts):
+                side.ask(case, num_tokens, seed=pair)
+            race(*((plain, drafts) if pair % 2 == 0 else (drafts, plain)), turn)
+            token_s.append((plain.said_s / plain.num_said, drafts.said_s / drafts.num_said))
+        stats = drafts.drafts()
     finally:
-        for side in sides.values():
+        for side in (plain, drafts):
             side.engine.close()
+    ratios = [one / other for one, other in token_s]
     ratio = statistics.median(ratios)
-    plain, drafted = (1 / statistics.median(times[side]) for side in ("plain", "drafts"))
+    before, after = (1 / statistics.median(times) for times in zip(*token_s, strict=True))
     spread = ", ".join(f"{one:.2f}" for one in ratios)
     verdict = "OK" if ratio >= case.floor else "MISSED"
     print(
-        f"{name:10} {plain:6.1f} → {drafted:6.1f} tokens/s  {ratio:5.2f} x ({spread})  ≥ {case.floor} x  {verdict}",
+        f"{name:10} {before:6.1f} → {after:6.1f} tokens/s  {ratio:5.2f} x ({spread})  ≥ {case.floor} x  {verdict}",
         flush=True,
     )
     if stats is not None:
@@ -171,7 +185,7 @@ def run_tool(case: Case, target: Path, draft: Path | None, num_tokens: int) -> N
     command = [tool, "-m", str(target), "-p", prompt, "-n", str(num_tokens), "--temp", "0", "-c", "4096"]
     command += ["-t", str(default_num_threads())]
     if case.with_model and draft is not None:
-        command += ["-md", str(draft)]
+        command += ["-md", str(draft), "--spec-type", "draft-simple"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     speeds = re.findall(r"speed:\s*([\d.]+) t/s", done.stdout + done.stderr)
     print(f"           {case.tool}: {f'{speeds[-1]} tokens/s' if speeds else f'exit status {done.returncode}'}")
@@ -181,6 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", type=Path, required=True, help="a GGUF")
     parser.add_argument("--draft", type=Path, help="a smaller GGUF with the same vocabulary, for `code` and `sibling`")
+    parser.add_argument("--tool-draft", type=Path, help="a draft for llama.cpp's tools (default: --draft)")
     parser.add_argument("--pairs", type=int, default=3, help="pairs behind each median")
     parser.add_argument("--cases", default=",".join(CASES), help=f"some of {','.join(CASES)}")
     parser.add_argument("--tokens", type=int, default=300, help="longest answer")
@@ -195,7 +210,7 @@ def main() -> int:
     for name in wanted:
         case = CASES[name]
         ok &= compare(name, case, options.target, options.draft, options.pairs, options.tokens)
-        run_tool(case, options.target, options.draft, options.tokens)
+        run_tool(case, options.target, options.tool_draft or options.draft, options.tokens)
     return 0 if ok else 1
 
 
