@@ -40,7 +40,12 @@ CANDIDATES: Final = ("Q2_K", "Q3_K", "Q4_0", "IQ4_NL", "Q4_K", "Q5_0", "Q5_K", "
 """Types that a budget chooses from; of those whose blocks divide a tensor's rows."""
 PROBE_TYPE: Final = "Q4_0"
 PROBE_TOKENS: Final = 256
-NUM_PROBE_CHUNKS: Final = 3
+NUM_PROBE_CHUNKS: Final = 8
+CLIP_QUANTILE: Final = 0.95
+"""Rows whose KL is larger count as if theirs were this one. The few at which a small change tips the whole model hold
+most of a mean, and where they lie is chance. In a 135M model the logarithms of 22 groups' mean KL on its own text
+strayed by 0.35 from those on other text with 3 chunks, by 0.24 with 8, and by 0.16 with these rows held down: budgets
+by the first were worse than llama.cpp's mix of that size, those by the last better by a quarter."""
 NUM_THIRDS: Final = 3
 MAX_ROWS: Final = 128
 _LAYER: Final = re.compile(r"blk\.(\d+)\.(.+)")
@@ -131,6 +136,17 @@ def _relative_error(sample: Sequence[Floats], importances: Sequence[Floats | Non
     return lost / there if there else 0.0
 
 
+def clipped_mean(kl: npt.NDArray[np.float64]) -> float:
+    """Of rows, none of which counts more than CLIP_QUANTILE of them do."""
+    return float(np.minimum(kl, np.quantile(kl, CLIP_QUANTILE)).mean())
+
+
+def _kept(logits: Floats) -> npt.NDArray[np.float16]:
+    """In half the memory, below each row's largest: what is likely keeps four digits."""
+    below = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(np.maximum(below, -np.finfo(np.float16).max), np.float16)
+
+
 class _Probe:
     """A model in memory whose weights can be replaced for a while."""
 
@@ -144,7 +160,7 @@ class _Probe:
         self._weights = find_weights(model, chunks[0][:1], config)
         self._context = LlamaContext(model, length, config, num_outputs=length - length // 2)
         stack.callback(self._context.close)
-        self._before = [self._logits(chunk).copy() for chunk in chunks]
+        self._before = [_kept(self._logits(chunk)) for chunk in chunks]
 
     def cost(self, source: Source, tensors: Sequence[TensorInfo], means: Mapping[str, Floats]) -> float | None:
         """KL for a unit of relative error in each of `tensors`; None where none of them can be
@@ -171,12 +187,12 @@ class _Probe:
                     self._weights[tensor.name].write(data, first * data.shape[1])
 
     def _kl(self) -> float:
-        """Mean over all scored rows, against the model as it was."""
+        """Over all scored rows, against the model as it was."""
         found = []
         for chunk, before in zip(self._chunks, self._before, strict=True):
             targets = np.zeros(len(before), np.int32)
-            found.append(compare(before, self._logits(chunk), targets).kl.mean())
-        return float(np.mean(found))
+            found.append(compare(before.astype(np.float32), self._logits(chunk), targets).kl)
+        return clipped_mean(np.concatenate(found))
 
     def _logits(self, chunk: Tokens) -> Floats:
         (logits,) = chunk_logits(self._context, chunk, self._scored, len(chunk))

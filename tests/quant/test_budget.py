@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ingle.quant.budget import choose
 from ingle.quant.errors import BadRecipe
+from ingle.quant.sensitivity import clipped_mean
 
 
 def brute_force(sizes: np.ndarray, errors: np.ndarray, target: int) -> float:  # type: ignore[type-arg]
@@ -56,3 +57,14 @@ def test_candidates_that_cannot_be_had_and_targets_that_cannot_be_met() -> None:
     assert choose(sizes, errors, 7).picks == (1, 0)
     with pytest.raises(BadRecipe, match="cannot be met"):
         choose(sizes, errors, 6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
+def test_a_few_rows_say_little_of_what_an_error_costs(seed: int, num_tipped: int) -> None:
+    kl = np.random.default_rng(seed).exponential(0.01, 1000)
+    tipped = kl.copy()
+    tipped[:num_tipped] = 10.0
+    assert kl.mean() * 0.7 < clipped_mean(kl) <= kl.mean()
+    assert clipped_mean(tipped) < 2 * clipped_mean(kl)
+    assert clipped_mean(3 * kl) == pytest.approx(3 * clipped_mean(kl))
