@@ -1,5 +1,5 @@
 # `ingle quantize MODEL --for-draft TARGET`: the cheapest file that drafts as well.
-"""``draft``: candidates of falling coarseness, the best one with fewer tokens too, judged on what the target writes.
+"""``draft``: ever larger candidates until one is good, that with fewer tokens too, judged on what the target writes.
 
 The target writes one text. A part of it is what the candidates are calibrated on and what says which tokens matter,
 because a draft will never read anything else; the other part is what they are judged on.
@@ -16,7 +16,7 @@ from ingle.cli.quantize_report import JSON_VERSION, Story
 from ingle.cli.stats import size
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
-from ingle.quant.draft import LADDER, Agreement, agreements, choose_draft, ladder, short_agreement, shorten
+from ingle.quant.draft import Agreement, agreements, agrees, choose_draft, ladder, short_agreement, shorten
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import check_same_vocabulary
 from ingle.quant.short_file import check_can_shorten
@@ -47,18 +47,24 @@ def draft(job: Job, target: Path, out: Path) -> int:
     split = calibrate.split(text, drafted)
     workshop = story.workshop = job.open_workshop(story, recipes, (), written=text)
     remove_leftovers(out)
-    paths = {mix: candidate_path(out, mix.lower()) for mix, _ in LADDER}
+    paths: dict[str, Path] = {}
+    found: list[Agreement] = []
     try:
-        for (mix, _), recipe in zip(LADDER, recipes, strict=True):
-            workshop.make(recipe, paths[mix])
-        source, found = agreements(
-            job.source.path,
-            list(paths.items()),
-            target,
-            split.held_out,
-            config=job.config,
-            progress=job.stages("comparing with the target"),
-        )
+        for recipe in recipes:  # until one is good: the next ones are larger
+            name = recipe.mix.name
+            paths[name] = candidate_path(out, name.lower())
+            workshop.make(recipe, paths[name])
+            source, one = agreements(
+                job.source.path,
+                (name, paths[name]),
+                target,
+                split.held_out,
+                config=job.config,
+                progress=job.stages(f"{name}: comparing with the target"),
+            )
+            found.append(one)
+            if agrees(source, one):
+                break
         best = choose_draft(source, found)
         if num_tokens is not None:
             name = f"{best.name} short"

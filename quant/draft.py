@@ -1,7 +1,7 @@
 # The cheapest file that still drafts as well: judged by how often its likeliest token is the target's.
 # This file may not know how drafting works.
-"""``choose_draft``: candidates from the smallest on → the first whose agreement with the target is nearly the source's.
-``shorten``: the file that was chosen, with fewer tokens; it has to pass the same test.
+"""``ladder``: recipes, the smallest first. ``choose_draft``: of files made by them the smallest whose agreement with
+the target is nearly the source's. ``shorten``: that one with fewer tokens; it has to pass the same test.
 
 A draft is paid for with every token and earns with every accepted one. So its output head may be coarse too, and what
 counts is not how near it is to its own source but that its first guess is still the target's, on the target's own text.
@@ -42,8 +42,9 @@ class Agreement:
 
 
 def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override]) -> list[Recipe]:
-    """Recipes of falling coarseness; the user's overrides go before those of the head."""
-    return [
+    """From the smallest file on; where mixes give all tensors the same types, one of them. The user's overrides go
+    before those of the head."""
+    recipes = [
         choose_types(
             info,
             find_mix(mix),
@@ -52,29 +53,31 @@ def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override])
         )
         for mix, head in LADDER
     ]
+    distinct = {tuple(tensor.type for tensor in recipe.tensors): recipe for recipe in reversed(recipes)}
+    return sorted(distinct.values(), key=lambda recipe: recipe.num_bytes)
 
 
 def agreements(
     source: Path,
-    files: Sequence[tuple[str, Path]],
+    file: tuple[str, Path],
     target: Path,
     chunks: Sequence[Tokens],
     *,
     config: EngineConfig,
     progress: Callable[[int, int], None],
-) -> tuple[Agreement, list[Agreement]]:
-    """Of the source, and of each of `files` (name, path), with the model at `target` on `chunks` of its own writing.
+) -> tuple[Agreement, Agreement]:
+    """Of the source, and of `file` (name, path), with the model at `target` on `chunks` of its own writing.
 
     Raises DifferentVocabulary, ModelError, EngineError.
     """
-    every = [("source", source), *files]
+    every = (("source", source), file)
     found = evaluate_together([path for _, path in every], chunks, against=target, config=config, progress=progress)
-    rows = [
+    whole, made = (
         Agreement(name, read_model_info(path).size_bytes, one.divergence.same_top)
         for (name, path), one in zip(every, found, strict=True)
         if one.divergence is not None
-    ]
-    return rows[0], rows[1:]
+    )
+    return whole, made
 
 
 def shorten(path: Path, out: Path, used: Iterable[int], num_tokens: int, *, progress: Progress | None = None) -> None:
@@ -100,9 +103,14 @@ def short_agreement(
     return Agreement(name, read_model_info(path, to_draft=True).size_bytes, share)
 
 
+def agrees(source: Agreement, one: Agreement) -> bool:
+    """Whether it guesses as well as the source does, nearly."""
+    return one.same_top >= TOLERANCE * source.same_top
+
+
 def choose_draft(source: Agreement, files: Sequence[Agreement]) -> Agreement:
-    """The smallest that keeps `TOLERANCE` of the source's agreement; where none does, the one that agrees most."""
-    good = [one for one in files if one.same_top >= TOLERANCE * source.same_top]
+    """The smallest that agrees; where none does, the one that agrees most."""
+    good = [one for one in files if agrees(source, one)]
     if not good:
         return max(files, key=lambda one: (one.same_top, -one.num_bytes))
     return min(good, key=lambda one: (one.num_bytes, -one.same_top))

@@ -167,6 +167,9 @@ def test_int4_is_chosen_by_measuring(source: Path, folder: Path) -> None:
 def test_a_draft_is_judged_by_its_target(source: Path, folder: Path) -> None:
     told, _ = run(source, for_draft=str(source), no_imatrix=True, awq=False, gptq=False)
     assert told["source_same_top"] == 1.0
+    whole = [one for one in told["candidates"] if not one["type"].endswith(" short")]
+    assert [one["num_bytes"] for one in whole] == sorted({one["num_bytes"] for one in whole})
+    assert not any(one["same_top"] >= 0.98 for one in whole[:-1])  # it stops at the first that is good
     good = [one for one in told["candidates"] if one["same_top"] >= 0.98]
     best = min(good, key=lambda one: one["num_bytes"]) if good else max(told["candidates"], key=lambda o: o["same_top"])
     assert (told["type"], told["num_bytes"]) == (best["type"], best["num_bytes"])

@@ -108,7 +108,7 @@ def test_agreement_is_that_of_the_whole_file_where_all_is_kept(tmp_path: Path) -
     write_draft(target, tmp_path / "same.gguf", num_tokens=10_000)
     assert same_top(tmp_path / "same.gguf", target, chunks, config=config) == 1.0
     write_draft(source, tmp_path / "all.gguf", num_tokens=10_000)
-    whole, _ = agreements(source, [], target, chunks, config=config, progress=lambda done, total: None)
+    whole, _ = agreements(source, ("same", source), target, chunks, config=config, progress=lambda done, total: None)
     assert same_top(tmp_path / "all.gguf", target, chunks, config=config) == whole.same_top
     ids = write_draft(target, tmp_path / "few.gguf")
     few = same_top(tmp_path / "few.gguf", target, chunks, config=config)

@@ -13,7 +13,7 @@ import pytest
 from ingle.models.gguf_info import read_model_info
 from ingle.quant.activations import capture, cut
 from ingle.quant.calibrate import Calibration, split
-from ingle.quant.draft import Agreement, choose_draft
+from ingle.quant.draft import LADDER, Agreement, choose_draft, ladder
 from ingle.quant.errors import BadRecipe, BadText
 from ingle.quant.fold import TensorScale
 from ingle.quant.kept import MAX_KEPT, Kept, scales_key
@@ -232,6 +232,15 @@ def test_the_smallest_draft_that_agrees() -> None:
     small, middle, large = Agreement("a", 100, 0.40), Agreement("b", 200, 0.495), Agreement("c", 300, 0.50)
     assert choose_draft(source, [large, small, middle]) is middle
     assert choose_draft(Agreement("source", 400, 0.9), [large, small, middle]) is large
+
+
+def test_drafts_are_tried_from_the_smallest_on_and_none_twice(tmp_path: Path) -> None:
+    """Rows of 64 are whole blocks of no K-quant: most mixes come down to the same types."""
+    info = read_model_info(write_llama(tmp_path / "narrow.gguf"))
+    recipes = ladder(info, has_imatrix=True, overrides=())
+    types = [tuple(tensor.type for tensor in recipe.tensors) for recipe in recipes]
+    assert len(set(types)) == len(types) < len(LADDER)
+    assert [recipe.num_bytes for recipe in recipes] == sorted(recipe.num_bytes for recipe in recipes)
 
 
 def test_candidates_of_killed_processes_are_removed(tmp_path: Path) -> None:
