@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,9 @@ CHUNK_TOKENS: Final = 512
 NUM_RESAMPLES: Final = 2000
 LOGIT_ROWS: Final = 64
 """Scored tokens that are computed together: their logits are still in the processor's cache when they are compared."""
+
+TOGETHER_BYTES: Final = 800_000_000
+"""Files that `evaluate_together` has open at a time, beside the reference; one that is larger is open alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +149,38 @@ def evaluate_together(
     config: EngineConfig | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Evaluation]:
-    """Compare all models at `paths` with the one at `against`, which computes each of `chunks` (all of one length) only
-    once. All are open at a time; those at `paths` are not mapped, for what llama.cpp repacks would be there twice.
-    Raises as `evaluate` does."""
-    chunk_tokens = len(chunks[0])
-    for path in paths:
-        check_same_vocabulary(read_model_info(path), read_model_info(against))
-    with ExitStack() as stack:
-        reference = _Scorer(against, chunk_tokens, config, stack)
-        models = [_Scorer(path, chunk_tokens, config, stack, is_mapped=False) for path in paths]
-        return _score(models, reference, chunks, progress)
+    """Compare all models at `paths` with the one at `against`, on `chunks` (all of one length).
+
+    As many are open at a time as `TOGETHER_BYTES` allow, and what the reference computes serves all of these. They are
+    not mapped, for what llama.cpp repacks would be there twice. Raises as `evaluate` does.
+    """
+    infos = [read_model_info(path) for path in paths]
+    for info in infos:
+        check_same_vocabulary(info, read_model_info(against))
+    found: list[Evaluation] = []
+    groups = _groups([info.size_bytes for info in infos])
+    for number, group in enumerate(groups):
+        with ExitStack() as stack:
+            reference = _Scorer(against, len(chunks[0]), config, stack)
+            models = [_Scorer(path, len(chunks[0]), config, stack, is_mapped=False) for path in paths[group]]
+            part = _part_of(progress, number, len(groups))
+            found += _score(models, reference, chunks, part)
+    return found
+
+
+def _groups(sizes: Sequence[int]) -> list[slice]:
+    """Neighbours that fit into TOGETHER_BYTES."""
+    starts, used = [0], 0
+    for number, size in enumerate(sizes):
+        if used and used + size > TOGETHER_BYTES:
+            starts.append(number)
+            used = 0
+        used += size
+    return [slice(start, end) for start, end in pairwise([*starts, len(sizes)])]
+
+
+def _part_of(progress: Callable[[int, int], None], number: int, num_parts: int) -> Callable[[int, int], None]:
+    return lambda done, total: progress(number * total + done, num_parts * total)
 
 
 def text_chunks(path: Path, text: str, *, max_chunks: int | None = None) -> list[Tokens]:

@@ -13,7 +13,7 @@ from ingle.cli import quantize_speed
 from ingle.cli.output import Output
 from ingle.cli.quantize import QuantizeFlags, quantize
 from ingle.models.gguf_info import read_model_info
-from ingle.quant import workshop
+from ingle.quant import evaluate, workshop
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import evaluate_together
 from ingle.quant.imatrix_file import read_imatrix
@@ -176,9 +176,17 @@ def test_a_draft_is_judged_by_its_target(source: Path, folder: Path) -> None:
     assert (folder / "tiny-draft.gguf").stat().st_size == told["num_bytes"]
 
 
-def test_models_are_compared_together_as_one_by_one(source: Path, folder: Path) -> None:
+@pytest.mark.parametrize("num_together", [1, 2])
+def test_models_are_compared_together_as_one_by_one(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, num_together: int
+) -> None:
     run(source, to=("q4_0", "q5_0"), awq=False, gptq=False)
     chunks = [np.arange(3, 67, dtype=np.int32), np.arange(80, 144, dtype=np.int32)]
     paths = [folder / "tiny-Q4_0.gguf", folder / "tiny-Q5_0.gguf"]
-    together = evaluate_together(paths, chunks, against=source)
+    monkeypatch.setattr(evaluate, "TOGETHER_BYTES", sum(path.stat().st_size for path in paths[:num_together]))
+    told: list[tuple[int, int]] = []
+    together = evaluate_together(paths, chunks, against=source, progress=lambda *now: told.append(now))
     assert together == [evaluate_together([path], chunks, against=source)[0] for path in paths]
+    total = (3 - num_together) * len(chunks)
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == ((0, total), (total, total))
