@@ -38,7 +38,7 @@ AWQ_BITS: Final = 7.0
 """Types with more bits a weight than this have nothing to gain from scales."""
 GPTQ_BITS: Final = 6.3
 """Up to here error feedback is worth its time unasked: with more, as Q6_K has, KL is small whatever is done."""
-WALK_BYTES: Final = 1_200_000_000
+WALK_BYTES: Final = 1_100_000_000
 """Beside the model, while error feedback walks through it: decides on how many tokens …"""
 MIN_WALK_TOKENS, MAX_WALK_TOKENS = 2048, 6144
 """… between these: fewer say too little of a layer, and more hardly anything new."""
