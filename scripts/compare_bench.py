@@ -1,12 +1,13 @@
-"""Whether `ingle bench` measures what llama-bench measures: the same tests, the same file, run in pairs.
+"""Whether `ingle bench` measures what llama-bench measures: the same tests, the same file, run in turns.
 
 usage: scripts/compare-bench [--pairs N] [--model PATH] [--llama-bench PATH] [--build FOLDER]
 
 llama-bench is the one given, else the one on the PATH; with --build it is compiled from the sources that come with
-llama-cpp-python, of the version that is installed, so that both run the same kernels. Each pair runs both programs one
-after the other, in turns; the median of the pairs' ratios is what counts, and has to lie within 3 % of 1. Nothing else
-should run meanwhile: its interval, and the ratio of the fastest runs beside it, say how far that was so. Exit status 1
-where it does not, 2 where there is no llama-bench.
+llama-cpp-python, of the version that is installed, so that both run the same kernels. Of each test both programs make
+one run after the other, each standing still while the other computes: a pair lies within seconds, so that what changes
+about the machine meets both. The median of the pairs' ratios is what counts, and has to lie within 3 % of 1. Nothing
+else should run meanwhile: the interval says how far that was so. Exit status 1 where it does not, 2 where there is no
+llama-bench.
 """
 
 from __future__ import annotations
@@ -14,26 +15,38 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from ingle.cli.bench.case import Case, Setup
+from ingle.cli.bench.engine import EngineBench, Series
+from ingle.cli.bench.flags import comma_list, count
+from ingle.cli.bench.opened import OpenedModel
+from ingle.cli.bench.result import Result
 from ingle.cli.bench.statistics import paired_ratio_interval
-from ingle.models.resolve import resolve
-from ingle.runtime.config import default_num_threads
+from ingle.models.gguf_info import read_model_info
+from ingle.models.resolve import ModelRef, resolve
+from ingle.runtime.config import EngineConfig, default_num_threads
 from ingle.runtime.llama import SPIN_COUNT, commit
+from ingle.runtime.llama_context import Interrupt
+from ingle.runtime.loading import load_model
 
 TOLERANCE = 0.03
 NUM_PROMPT, NUM_GENERATED = 512, 128
 
 
 class Missing(Exception):
-    """There is no llama-bench, and why."""
+    """There is no llama-bench that can be run, and why."""
 
 
 def find(given: Path | None, build_in: Path | None) -> Path:
@@ -85,62 +98,137 @@ def run(command: list[str], complaint: str) -> None:
         raise Missing(f"{complaint}: {' '.join(last)}")
 
 
-def measure(command: list[str]) -> tuple[dict[str, list[float]], str]:
-    """{test: tokens a second of each run} of a program that prints llama-bench's JSON, and its build."""
-    environment = {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}  # Ingle's own setting, for both
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, check=True)
-    rows = json.loads(done.stdout)
-    return {name(row): row["samples_ts"] for row in rows}, str(rows[0]["build_commit"])
+class LlamaBench:
+    """llama-bench at one test, a run at a time; in between it stands still (SIGSTOP).
+
+    It tells on stderr that a run begins, having looked at its clock just before. Stopped at that line, it stands still
+    within that run, and the time it stood is taken off what it says the run took.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Start it, up to its first run: the model is loaded, warm, and the depth computed. Raises Missing."""
+        environment = {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}  # Ingle's own setting
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [*command, "--progress", "-o", "json"], stdout=pipe, stderr=pipe, text=True, env=environment
+        )
+        self._stood_ns: list[int] = []
+        self._last_line = ""
+        if not self._stop_at_next_run():
+            self.result()
+
+    def __enter__(self) -> LlamaBench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def run(self) -> None:
+        """Let it make a run. Back when the next begins, or it has printed its results."""
+        self._stood_ns.append(time.perf_counter_ns() - self._stopped_at)
+        self._process.send_signal(signal.SIGCONT)
+        self._stop_at_next_run()
+
+    def result(self) -> tuple[list[int], str]:
+        """Nanoseconds of each run, and the commit it was built from. Raises Missing where it has failed."""
+        output = self._process.communicate()[0]
+        if self._process.returncode:
+            raise Missing(f"llama-bench failed: {self._last_line.strip()}")
+        (row,) = json.loads(output)
+        took = [whole - stood for whole, stood in zip(row["samples_ns"], self._stood_ns, strict=True)]
+        return took, str(row["build_commit"])
+
+    def _stop_at_next_run(self) -> bool:
+        """False where none comes."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last_line = line
+            if re.search(r": (prompt|generation) run \d", line):
+                self._process.send_signal(signal.SIGSTOP)
+                os.waitpid(self._process.pid, os.WUNTRACED)
+                self._stopped_at = time.perf_counter_ns()
+                return True
+        return False
 
 
-def name(row: dict[str, int]) -> str:
-    test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
-    return f"{test} @ d{row['n_depth']}" if row["n_depth"] else test
+class InTurns(EngineBench):
+    """`ingle bench` at one test, with the other program's runs between its own. Who goes first takes turns, too."""
+
+    def __init__(self, other: LlamaBench, model: OpenedModel, case: Case, num_runs: int) -> None:
+        super().__init__(
+            [model],
+            [case],
+            gpu_layers=0,
+            num_repetitions=num_runs,
+            seed=0,
+            interrupt=Interrupt(),
+            counters=None,
+            live=lambda text: None,
+        )
+        self._other = other
+
+    def run_once(self, series: Series, number: int) -> None:
+        if number % 2 == 0:
+            super().run_once(series, number)
+            self._other.run()
+        else:
+            self._other.run()
+            super().run_once(series, number)
+
+
+def compare(program: Path, model: OpenedModel, case: Case, num_pairs: int) -> tuple[list[int], list[int], str]:
+    """Nanoseconds of Ingle's runs and of llama-bench's, and the latter's commit."""
+    command = [str(program), "-m", str(model.ref.path), "-t", str(case.setup.num_threads), "-r", str(num_pairs)]
+    command += ["-p", str(case.num_prompt), "-n", str(case.num_generated), "-d", str(case.depth)]
+    command += ["-b", str(case.setup.n_batch), "-ub", str(case.setup.n_batch), "-ngl", "0"]
+    with LlamaBench(command) as other:
+        own = Result(settings={})
+        InTurns(other, model, case, num_pairs).run(own)
+        return own.rows[0]["samples_ns"], *other.result()
+
+
+def print_comparison(program: Path, path: Path | None, depths: Sequence[int], num_pairs: int) -> bool:
+    """Whether all tests fit. Raises Missing."""
+    ref = resolve(None) if path is None else ModelRef(path, path.name, "file")
+    setup = Setup(0, default_num_threads(), EngineConfig().n_batch, "f16", "f16", None)
+    weights = load_model(ref.path, setup.config(gpu_layers=0))
+    model = OpenedModel(ref, read_model_info(ref.path), weights, 0)
+    print(f"{ref.path.name}, {setup.num_threads} threads, {num_pairs} pairs of runs")
+    print(f"{'test':18} {'ingle t/s':>10} {'llama-bench':>12}  {'ratio':>6}  95 %", flush=True)
+    ok = True
+    for depth in depths:
+        for case in (Case(setup, NUM_PROMPT, 0, depth), Case(setup, 0, NUM_GENERATED, depth)):
+            own, other, build_commit = compare(program, model, case, num_pairs)
+            own_ts, other_ts = ([case.num_tokens * 1e9 / run for run in runs] for runs in (own, other))
+            ratio = statistics.median(a / b for a, b in zip(own_ts, other_ts, strict=True))
+            interval = paired_ratio_interval(own_ts, other_ts)
+            fits = abs(ratio - 1) <= TOLERANCE
+            ok &= fits
+            print(
+                f"{case.name:18} {statistics.median(own_ts):10.2f} {statistics.median(other_ts):12.2f}"
+                f"  {ratio:6.3f}  {interval.low:.3f} – {interval.high:.3f}  {'ok' if fits else 'MISSED'}",
+                flush=True,
+            )
+    weights.close()
+    print(f"llama.cpp {commit()} in Ingle, {build_commit} in llama-bench")
+    return ok
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs behind each median")
-    parser.add_argument("--repetitions", type=int, default=3, help="runs of each test within a program's run")
-    parser.add_argument("--depth", default="0,2048", help="tokens of context before, a list")
+    parser.add_argument("--pairs", type=int, default=20, help="runs of each test by both programs")
+    parser.add_argument("--depth", type=comma_list(count), default=(0, 2048), help="tokens of context before, a list")
     parser.add_argument("--model", type=Path, help="a GGUF (default: smollm2)")
     parser.add_argument("--llama-bench", type=Path, help="the program to compare with")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="compile it there")
     options = parser.parse_args()
     try:
         program = find(options.llama_bench, options.build)
+        return 0 if print_comparison(program, options.model, options.depth, options.pairs) else 1
     except Missing as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    path = options.model or resolve(None).path
-    threads = default_num_threads()
-    common = ["-p", str(NUM_PROMPT), "-n", str(NUM_GENERATED), "-d", options.depth, "-r", str(options.repetitions)]
-    common += ["-t", str(threads), "-b", "512", "-o", "json"]
-    ours = [sys.executable, "-m", "ingle.cli.start", "bench", str(path), *common]
-    theirs = [str(program), "-m", str(path), *common, "-ub", "512", "-ngl", "0"]
-    pairs: list[tuple[dict[str, list[float]], dict[str, list[float]]]] = []
-    for number in range(options.pairs):  # who goes first takes turns: the machine's speed drifts
-        order = (ours, theirs) if number % 2 == 0 else (theirs, ours)
-        found = [measure(command) for command in order]
-        (own, _), (other, build_commit) = found if number % 2 == 0 else found[::-1]
-        pairs.append((own, other))
-    print(f"{path.name}, {threads} threads, {options.pairs} pairs of {options.repetitions} runs")
-    print(f"llama.cpp {commit()} in Ingle, {build_commit} in llama-bench\n")
-    print(f"{'test':18} {'ingle t/s':>10} {'llama-bench':>12}  {'ratio':>6}  {'95 %':13}  {'':6}  fastest runs")
-    ok = True
-    for test in pairs[0][0]:
-        own_best, other_best = (max(max(side[test]) for side in sides) for sides in zip(*pairs, strict=True))
-        own_ts, other_ts = ([statistics.median(side[test]) for side in sides] for sides in zip(*pairs, strict=True))
-        ratio = statistics.median(a / b for a, b in zip(own_ts, other_ts, strict=True))
-        interval = paired_ratio_interval(own_ts, other_ts)
-        fits = abs(ratio - 1) <= TOLERANCE
-        ok &= fits
-        medians = f"{statistics.median(own_ts):10.2f} {statistics.median(other_ts):12.2f}"
-        print(
-            f"{test:18} {medians}  {ratio:6.3f}  {interval.low:.3f} – {interval.high:.3f}"
-            f"  {'ok' if fits else 'MISSED':6}  {own_best / other_best:.3f}"
-        )
-    return 0 if ok else 1
 
 
 if __name__ == "__main__":

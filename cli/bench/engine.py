@@ -85,9 +85,17 @@ class EngineBench:
                 for number in range(self._num_repetitions):
                     self._live(f"run {number + 1} of {self._num_repetitions}")
                     for series in self._series if number % 2 == 0 else reversed(self._series):
-                        self._run_once(series, number)
+                        self.run_once(series, number)
             finally:
                 result.rows = [self._row(series, result) for series in self._series if series.samples_ns]
+
+    def run_once(self, series: Series, number: int) -> None:
+        """Time one case. What is to be measured beside it, in turns, overrides this."""
+        self._live(f"{series.case.name}: run {number + 1} of {self._num_repetitions}{_so_far(series)}")
+        timing = self._loops[series.case.setup].measure(series.case)
+        series.samples_ns.append(timing.nanoseconds)
+        if timing.joules is not None:
+            series.joules.append(timing.joules)
 
     def _measure_bandwidth(self, result: Result) -> None:
         for num_threads in sorted({series.case.setup.num_threads for series in self._series}):
@@ -112,13 +120,6 @@ class EngineBench:
             return loop.measure(case).nanoseconds / case.num_tokens
 
         series.num_warm_runs, series.is_steady = statistics.warm(run, max_runs=MAX_WARM_RUNS)
-
-    def _run_once(self, series: Series, number: int) -> None:
-        self._live(f"{series.case.name}: run {number + 1} of {self._num_repetitions}{_so_far(series)}")
-        timing = self._loops[series.case.setup].measure(series.case)
-        series.samples_ns.append(timing.nanoseconds)
-        if timing.joules is not None:
-            series.joules.append(timing.joules)
 
     def _row(self, series: Series, result: Result) -> Row:
         case, model = series.case, self._models[series.case.setup.model]

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 
 from ingle.cli.bench import saved
 from ingle.cli.bench.result import Result
+from tests import tiny_models
 from tests.cli.bench.samples import engine_row, serving_row
 
 ROOT = Path(__file__).parent.parent.parent.parent
+COMPARE = runpy.run_path(str(ROOT / "scripts" / "compare_bench.py"), run_name="compare_bench")
 
 
 def script(name: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -39,6 +43,68 @@ def test_no_llama_bench_is_one_clear_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: llama-bench is not on the PATH; --llama-bench PATH names one")
     assert script("compare_bench.py", "--llama-bench", str(tmp_path / "none")).stderr.endswith("is no program\n")
+
+
+FAKE = """\
+import json, sys, time
+if "--broken" in open({flags!r}).read():
+    sys.exit("cannot load it")
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+runs, samples = int(options["-r"]), []
+kind = "prompt" if options["-p"] != "0" else "generation"
+print("llama-bench: benchmark 1/1: warmup", kind, "run", file=sys.stderr, flush=True)
+for number in range(runs):
+    started = time.perf_counter_ns()
+    print(f"llama-bench: benchmark 1/1: {{kind}} run {{number + 1}}/{{runs}}", file=sys.stderr, flush=True)
+    while time.perf_counter_ns() - started < 10_000_000:
+        pass
+    samples.append(time.perf_counter_ns() - started)
+print(json.dumps([{{"samples_ns": samples, "build_commit": "c0ffee"}}]))
+"""
+"""Its progress and its clock as llama-bench has them: a run's clock is read before the run is told of."""
+
+
+@pytest.fixture
+def fake_llama_bench(tmp_path: Path) -> Path:
+    (tmp_path / "flags").write_text("")
+    (tmp_path / "fake.py").write_text(FAKE.format(flags=str(tmp_path / "flags")))
+    program = tmp_path / "llama-bench"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "fake.py"} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_what_llama_bench_stood_still_is_no_time_of_its_runs(fake_llama_bench: Path) -> None:
+    with COMPARE["LlamaBench"]([str(fake_llama_bench), "-p", "0", "-n", "4", "-r", "3"]) as other:
+        for _ in range(3):
+            until = time.perf_counter() + 0.5  # the other program's run
+            while time.perf_counter() < until:
+                pass
+            other.run()
+        took, commit = other.result()
+    assert commit == "c0ffee"
+    assert len(took) == 3
+    assert all(0 < nanoseconds < 400_000_000 for nanoseconds in took)
+
+
+def test_both_programs_run_every_test_in_turns(fake_llama_bench: Path, tmp_path: Path) -> None:
+    tiny = tiny_models.write_llama(tmp_path / "tiny.gguf")
+    arguments = ["--model", str(tiny), "--llama-bench", str(fake_llama_bench), "--pairs", "2", "--depth", "0,32"]
+    done = script("compare_bench.py", *arguments)
+    assert done.returncode in {0, 1}, done.stderr
+    assert done.stderr == ""
+    head, _, *rows, last = done.stdout.splitlines()
+    assert head.startswith("tiny.gguf, ")
+    assert head.endswith(" threads, 2 pairs of runs")
+    assert [row[:18].rstrip() for row in rows] == ["pp512", "tg128", "pp512 @ d32", "tg128 @ d32"]
+    assert last.endswith("c0ffee in llama-bench")
+
+
+def test_a_llama_bench_that_fails_is_one_clear_line(fake_llama_bench: Path, tmp_path: Path) -> None:
+    (tmp_path / "flags").write_text("--broken")
+    tiny = tiny_models.write_llama(tmp_path / "tiny.gguf")
+    done = script("compare_bench.py", "--model", str(tiny), "--llama-bench", str(fake_llama_bench), "--pairs", "2")
+    assert (done.returncode, done.stderr) == (2, "error: llama-bench failed: cannot load it\n")
 
 
 def test_the_page_has_commands_tables_and_the_other_tools_figures(data_home: dict[str, str], tmp_path: Path) -> None:
