@@ -17,7 +17,7 @@ from ingle.cli.quantize import QuantizeFlags, imatrix_path
 from ingle.cli.quantize_report import Story, tell, tell_fallbacks, tell_plan
 from ingle.cli.quantize_speed import measure
 from ingle.cli.stats import number
-from ingle.quant import calibrate, gguf_values, int4, pipeline, sensitivity, verdict
+from ingle.quant import calibrate, gguf_values, int4, pipeline, verdict
 from ingle.quant.calibrate import Calibration
 from ingle.quant.evaluate import text_chunks
 from ingle.quant.gguf_values import EncodedValue
@@ -198,19 +198,10 @@ class Job:
 
     def within(self, workshop: Workshop, target: Target) -> Recipe:
         """Types for a budget."""
-        assert workshop.split is not None
-        found = sensitivity.measure(
-            self.source,
-            workshop.split.chunks,
-            workshop.means,
-            self.overrides,
-            config=self.config,
-            progress=self.stages("measuring what each tensor needs"),
-        )
         return recipe_within(
             self.source.info,
             target,
-            found,
+            workshop.sensitivities(),
             self.overrides,
             num_header_bytes=self.num_header_bytes,
         )

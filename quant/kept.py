@@ -1,5 +1,5 @@
-# What calibration found, kept between runs under the cache folder: activations, and scales by the types they are for.
-# This file may not know how either is found.
+# What calibration found, kept between runs under the cache folder: activations, scales by the types they are for, and
+# sensitivities. This file may not know how any is found.
 """``Kept``: the expensive part of a quantization, by source and calibration text.
 
 An interrupted or repeated run begins where the expensive part ended. Files appear whole; what cannot be read is as if
@@ -24,6 +24,7 @@ from ingle.models.errors import store_error
 from ingle.models.places import cache_dir, ensure_private_dir
 from ingle.quant.activations import Activations, InputStats, Rows, SquareSums
 from ingle.quant.fold import Floats, TensorScale
+from ingle.quant.sensitivity import CANDIDATES, Sensitivities
 from ingle.quant.writer import is_alive
 
 MAX_KEPT: Final = 4
@@ -88,7 +89,7 @@ class Kept:
 
     def scales(self, key: str) -> dict[str, TensorScale] | None:
         """What `save_scales` was given under `key`."""
-        found = _read(self._scales_path(key))
+        found = _read(self._path("scales", key))
         if found is None:
             return None
         about, arrays = found
@@ -104,14 +105,27 @@ class Kept:
             for name, values in (("rows", scale.rows), ("columns", scale.columns)):
                 if values is not None:
                     arrays[f"{name}{number}"] = values
-        _write(self._scales_path(key), {"names": list(scales)}, arrays)
+        _write(self._path("scales", key), {"names": list(scales)}, arrays)
 
-    def _scales_path(self, key: str) -> Path:
-        return self._folder / f"scales-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+    def sensitivities(self, key: str) -> Sensitivities | None:
+        """What `save_sensitivities` was given under `key`."""
+        found = _read(self._path("sensitivities", key))
+        if found is None or tuple(found[0]["types"]) != CANDIDATES:
+            return None
+        about, arrays = found
+        return Sensitivities(tuple(about["names"]), arrays["sizes"], arrays["errors"])
+
+    def save_sensitivities(self, key: str, found: Sensitivities) -> None:
+        """Raises StoreError."""
+        arrays: Arrays = {"sizes": found.sizes, "errors": found.errors}
+        _write(self._path("sensitivities", key), {"names": found.names, "types": CANDIDATES}, arrays)
+
+    def _path(self, kind: str, key: str) -> Path:
+        return self._folder / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
 
 
-def scales_key(types: Mapping[str, str], means: Mapping[str, Floats]) -> str:
-    """What scales depend on beside source and text: types by tensor, and the importance matrix, all of it."""
+def key_of(types: Mapping[str, str], means: Mapping[str, Floats]) -> str:
+    """What else was found depends on beside source and text: types by tensor, and the importance matrix, all of it."""
     digest = hashlib.sha256(repr(sorted(types.items())).encode())
     for name in sorted(means):
         digest.update(f"{name} {means[name].shape}\n".encode())

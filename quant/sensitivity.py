@@ -25,7 +25,7 @@ from ingle.models.gguf_info import TensorInfo
 from ingle.quant import ggml
 from ingle.quant.activations import Tokens, context_config
 from ingle.quant.evaluate import chunk_logits, compare
-from ingle.quant.recipe import Override, is_quantizable
+from ingle.quant.recipe import is_quantizable
 from ingle.quant.sequential import find_weights
 from ingle.quant.source import Source, slabs
 from ingle.runtime.config import EngineConfig
@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Sensitivities:
-    """`sizes` and `errors` are [tensors, CANDIDATES]; infinity for a type that a tensor cannot or need not have."""
+    """`sizes` and `errors` are [tensors, CANDIDATES]; infinity for a type that a tensor cannot have."""
 
     names: tuple[str, ...]
     sizes: npt.NDArray[np.int64]
@@ -66,14 +66,13 @@ def measure(
     source: Source,
     chunks: Sequence[Tokens],
     means: Mapping[str, Floats],
-    overrides: Sequence[Override],
     *,
     config: EngineConfig,
     progress: Progress,
 ) -> Sensitivities:
     """For every tensor that can be quantized. `chunks`: calibration text; `means`: the importance matrix.
 
-    A tensor that an override is about has no row of finite errors: its type is known. Raises EngineError, BadWeights.
+    Raises EngineError, BadWeights.
     """
     tensors = [t for t in source.info.tensors if is_quantizable(t, source.info.architecture)]
     picked = [chunks[round(i)][:PROBE_TOKENS] for i in np.linspace(0, len(chunks) - 1, NUM_PROBE_CHUNKS)]
@@ -85,8 +84,6 @@ def measure(
     total = len(tensors) + len(groups)
     for row, tensor in enumerate(tensors):
         progress(row, total)
-        if any(one.pattern.search(tensor.name) for one in overrides):
-            continue  # its type is known
         sample, importances = _sample(source, tensor, means.get(tensor.name))
         for col, type_name in enumerate(CANDIDATES):
             if tensor.shape[0] % BY_NAME[type_name].block_size == 0:

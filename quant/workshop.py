@@ -25,9 +25,10 @@ from ingle.quant.fold import TensorScale
 from ingle.quant.ggml import Bytes, Floats
 from ingle.quant.groups import groups_of
 from ingle.quant.imatrix_file import ImatrixData, ImatrixEntry
-from ingle.quant.kept import Kept, scales_key
+from ingle.quant.kept import Kept, key_of
 from ingle.quant.pipeline import Treatment, Written, quantize
 from ingle.quant.recipe import FLOAT_TYPES, Recipe, is_quantizable
+from ingle.quant.sensitivity import Sensitivities, measure
 from ingle.quant.source import Source
 from ingle.quant.writer import candidate_path, put_in_place, remove_leftovers
 from ingle.runtime.config import EngineConfig
@@ -159,6 +160,18 @@ class Workshop:
         origin = Path(self._calibration.origin).name
         return ImatrixData(entries, (origin,), self.activations.num_chunks, self.activations.chunk_tokens)
 
+    def sensitivities(self) -> Sensitivities:
+        """From the cache, else measured: they are the same for every budget."""
+        assert self.split is not None
+        assert self._kept is not None
+        key = key_of({}, self.means)
+        found = self._kept.sensitivities(key)
+        if found is None:
+            stage = self._stages("measuring what each tensor needs")
+            found = measure(self.source, self.split.chunks, self.means, config=self._config, progress=stage)
+            self._kept.save_sensitivities(key, found)
+        return found
+
     # -- what can be done for a file -----------------------------------------------------------------------------------
 
     def methods_for(self, recipe: Recipe) -> tuple[str, ...]:
@@ -182,7 +195,7 @@ class Workshop:
         """From the cache, else searched."""
         assert self._kept is not None
         types = {plan.name: plan.type for plan in recipe.tensors}
-        key = scales_key(types, self.means)
+        key = key_of(types, self.means)
         found = self._kept.scales(key)
         if found is None:
             stage = self._stages(f"{recipe.mix.name}: scales")

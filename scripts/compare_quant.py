@@ -96,7 +96,6 @@ class Clock:
 
 def make(reference: Path, type_name: str, num_tokens: int, out: Path) -> None:
     """Write `out` and its importance matrix; print what it took, as JSON."""
-    from ingle.quant import sensitivity
     from ingle.quant.calibrate import self_written
     from ingle.quant.imatrix_file import write_imatrix
     from ingle.quant.recipe import choose_types, find_mix
@@ -122,12 +121,8 @@ def make(reference: Path, type_name: str, num_tokens: int, out: Path) -> None:
         name = "Q4_K_M" if type_name == BUDGET else type_name
         recipe = choose_types(source.info, find_mix(name), has_imatrix=True)
         if type_name == BUDGET:
-            assert workshop.split is not None
             target = parse_bits(recipe.bits_per_weight)
-            means = workshop.means
-            found = sensitivity.measure(
-                source, workshop.split.chunks, means, (), config=config, progress=clock("measuring sensitivities")
-            )
+            found = workshop.sensitivities()
             recipe = recipe_within(source.info, target, found, (), num_header_bytes=header_size(source, (), {}))
         made = workshop.make(recipe, out)
         took_s = time.monotonic() - began_s

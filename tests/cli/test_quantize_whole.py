@@ -146,11 +146,13 @@ def test_an_architecture_without_a_row_says_so(folder: Path) -> None:
 
 def test_targets_are_kept_and_spent(source: Path, folder: Path) -> None:
     size = round(0.3 * source.stat().st_size)
-    told, _ = run(source, target_size=str(size), out=Path("small.gguf"), tensor_types=("attn_v=q8_0",))
+    _, err = run(source, target_size=str(size), out=Path("small.gguf"), tensor_types=("attn_v=q8_0",))
+    assert "measuring what each tensor needs" in err
     assert 0.93 * size < (folder / "small.gguf").stat().st_size <= size
     types = {tensor.name: tensor.type for tensor in read_model_info(folder / "small.gguf").tensors}
     assert types["blk.0.attn_v.weight"] == "Q8_0"
-    told, _ = run(source, target_bpw=9.0, out=Path("bits.gguf"))
+    told, err = run(source, target_bpw=9.0, out=Path("bits.gguf"))
+    assert "measuring what each tensor needs" not in err  # the same for every target, overrides or not
     assert 8.8 < told["files"][0]["bits_per_weight"] <= 9.0
     with pytest.raises(BadRecipe, match="cannot be met"):
         run(source, target_size="1kB", out=Path("none.gguf"))

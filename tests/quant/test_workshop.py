@@ -16,7 +16,7 @@ from ingle.quant.calibrate import Calibration, split
 from ingle.quant.draft import LADDER, Agreement, choose_draft, ladder
 from ingle.quant.errors import BadRecipe, BadText
 from ingle.quant.fold import TensorScale
-from ingle.quant.kept import MAX_KEPT, Kept, scales_key
+from ingle.quant.kept import MAX_KEPT, Kept, key_of
 from ingle.quant.recipe import choose_types, find_mix, parse_override
 from ingle.quant.sensitivity import CANDIDATES, Sensitivities, measure
 from ingle.quant.source import Source
@@ -75,20 +75,36 @@ def test_damaged_files_are_as_if_they_were_not_there(cache: Path) -> None:
     assert kept.scales("Q4_0") is None
 
 
+def test_sensitivities_come_back_and_not_of_another_matrix(cache: Path) -> None:
+    kept = Kept("a" * 64, "b" * 64)
+    sizes, errors = np.arange(20).reshape(2, 10), np.linspace(0, 1, 20).reshape(2, 10)
+    errors[1, 3] = np.inf
+    kept.save_sensitivities("k", Sensitivities(("x", "y"), sizes, errors))
+    found = kept.sensitivities("k")
+    assert found is not None
+    assert found.names == ("x", "y")
+    assert np.array_equal(found.sizes, sizes)
+    assert np.array_equal(found.errors, errors)
+    assert kept.sensitivities("j") is None
+    (path,) = cache.rglob("*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    assert kept.sensitivities("k") is None
+
+
 def test_scales_are_for_one_importance_matrix_alone() -> None:
     """Values that trade places sum to the same; they are another matrix."""
     one = {"x": np.array([[1, 2, 3]], np.float32), "y": np.array([[4, 5, 6]], np.float32)}
     types = {"x": "Q4_0", "y": "Q8_0"}
     again = {name: one[name].copy() for name in ("y", "x")}
-    assert scales_key(types, one) == scales_key({"y": "Q8_0", "x": "Q4_0"}, again)
-    assert scales_key({"x": "Q8_0", "y": "Q8_0"}, one) != scales_key(types, one)
+    assert key_of(types, one) == key_of({"y": "Q8_0", "x": "Q4_0"}, again)
+    assert key_of({"x": "Q8_0", "y": "Q8_0"}, one) != key_of(types, one)
     for other in (
         {"x": one["x"][:, ::-1], "y": one["y"]},
         {"x": one["y"], "y": one["x"]},
         {"x": one["x"]},
         {"x": one["x"].reshape(3, 1), "y": one["y"]},
     ):
-        assert scales_key(types, other) != scales_key(types, one)
+        assert key_of(types, other) != key_of(types, one)
 
 
 def test_pieces_of_killed_processes_are_removed_and_folders_come_back(cache: Path) -> None:
@@ -145,7 +161,7 @@ def test_what_matters_more_costs_more(model: Path, tmp_path: Path) -> None:
     found = []
     for path in (model, louder):
         with Source(path) as source:
-            found.append(measure(source, CHUNKS, {}, (), config=EngineConfig(), progress=lambda done, total: None))
+            found.append(measure(source, CHUNKS, {}, config=EngineConfig(), progress=lambda done, total: None))
     row = found[0].names.index(name)
     eight, four = CANDIDATES.index("Q8_0"), CANDIDATES.index("Q4_0")
     for one in found:
