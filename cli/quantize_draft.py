@@ -16,9 +16,10 @@ from ingle.cli.quantize_report import JSON_VERSION, Story
 from ingle.cli.stats import size
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
-from ingle.quant.draft import Agreement, agreements, agrees, choose_draft, ladder, short_agreement, shorten
+from ingle.quant.draft import Agreement, agreement, agrees, choose_draft, ladder, shorten
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import check_same_vocabulary
+from ingle.quant.likeliest import likeliest
 from ingle.quant.short_file import check_can_shorten
 from ingle.quant.short_rows import num_worth_keeping
 from ingle.quant.source import Source
@@ -39,14 +40,22 @@ def draft(job: Job, target: Path, out: Path) -> int:
     num_tokens = _num_tokens(job.flags.draft_vocab, job.source.info)
     story = Story(job.source, job.given, job.flags.json)
     recipes = ladder(job.source.info, has_imatrix=not job.flags.no_imatrix, overrides=job.overrides)
-    with Source(target) as judge:
-        sha256 = job.sha256(judge)
+    with Source(target) as opened:
+        sha256 = job.sha256(opened)
     writes = job.stages("the target writes the text that drafts have to guess")
     text = calibrate.self_written(target, sha256, num_tokens=NUM_TOKENS, config=job.config, progress=writes)
     text = replace(text, origin=f"written by {target.name}")
     split = calibrate.split(text, drafted)
     workshop = story.workshop = job.open_workshop(story, recipes, (), written=text)
     remove_leftovers(out)
+
+    def judge(name: str, path: Path) -> Agreement:
+        stage = job.stages(f"{name}: comparing with the target")
+        return agreement(name, path, expected, split.held_out, config=job.config, progress=stage)
+
+    asking = job.stages("the target says what it would guess")
+    expected = likeliest(target, split.held_out, config=job.config, progress=asking)
+    source = judge("source", job.source.path)
     paths: dict[str, Path] = {}
     found: list[Agreement] = []
     try:
@@ -54,16 +63,8 @@ def draft(job: Job, target: Path, out: Path) -> int:
             name = recipe.mix.name
             paths[name] = candidate_path(out, name.lower())
             workshop.make(recipe, paths[name])
-            source, one = agreements(
-                job.source.path,
-                (name, paths[name]),
-                target,
-                split.held_out,
-                config=job.config,
-                progress=job.stages(f"{name}: comparing with the target"),
-            )
-            found.append(one)
-            if agrees(source, one):
+            found.append(judge(name, paths[name]))
+            if agrees(source, found[-1]):
                 break
         best = choose_draft(source, found)
         if num_tokens is not None:
@@ -71,10 +72,8 @@ def draft(job: Job, target: Path, out: Path) -> int:
             paths[name] = candidate_path(out, f"{best.name.lower()}_short")
             used = {int(token) for chunk in split.chunks for token in chunk}
             shorten(paths[best.name], paths[name], used, num_tokens, progress=job.writing)
-            comparing = job.stages("comparing the short one with the target")
-            short = short_agreement(name, paths[name], target, split.held_out, config=job.config, progress=comparing)
-            found.append(short)
-            best = choose_draft(source, [best, short])
+            found.append(judge(name, paths[name]))
+            best = choose_draft(source, [best, found[-1]])
         put_in_place(paths[best.name], out)
     finally:
         for path in paths.values():

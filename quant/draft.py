@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ingle.models.gguf_info import ModelInfo, read_model_info
 from ingle.models.progress import Progress
 from ingle.quant.activations import Tokens
-from ingle.quant.evaluate import evaluate_together
+from ingle.quant.likeliest import likeliest
 from ingle.quant.recipe import Override, Recipe, choose_types, find_mix, parse_override
-from ingle.quant.short_agreement import same_top
 from ingle.quant.short_file import write_short
 from ingle.quant.short_rows import Vocabulary, choose_tokens, reads_as
 from ingle.quant.source import Source
@@ -57,27 +59,22 @@ def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override])
     return sorted(distinct.values(), key=lambda recipe: recipe.num_bytes)
 
 
-def agreements(
-    source: Path,
-    file: tuple[str, Path],
-    target: Path,
+def agreement(
+    name: str,
+    path: Path,
+    expected: npt.NDArray[np.intp],
     chunks: Sequence[Tokens],
     *,
     config: EngineConfig,
     progress: Callable[[int, int], None],
-) -> tuple[Agreement, Agreement]:
-    """Of the source, and of `file` (name, path), with the model at `target` on `chunks` of its own writing.
+) -> Agreement:
+    """Of the file at `path`, whole or short, with `expected`: what ``likeliest`` found of the target on `chunks`.
 
-    Raises DifferentVocabulary, ModelError, EngineError.
+    Raises ModelError, EngineError.
     """
-    every = (("source", source), file)
-    found = evaluate_together([path for _, path in every], chunks, against=target, config=config, progress=progress)
-    whole, made = (
-        Agreement(name, read_model_info(path).size_bytes, one.divergence.same_top)
-        for (name, path), one in zip(every, found, strict=True)
-        if one.divergence is not None
-    )
-    return whole, made
+    found = likeliest(path, chunks, config=config, progress=progress)
+    num_bytes = read_model_info(path, to_draft=True).size_bytes
+    return Agreement(name, num_bytes, float((found == expected).mean()))
 
 
 def shorten(path: Path, out: Path, used: Iterable[int], num_tokens: int, *, progress: Progress | None = None) -> None:
@@ -87,20 +84,6 @@ def shorten(path: Path, out: Path, used: Iterable[int], num_tokens: int, *, prog
         vocabulary = Vocabulary.of(source.info)
         token_ids = choose_tokens(vocabulary, used, num_tokens)
         write_short(source, out, token_ids, reads_as(vocabulary, token_ids), progress=progress)
-
-
-def short_agreement(
-    name: str,
-    path: Path,
-    target: Path,
-    chunks: Sequence[Tokens],
-    *,
-    config: EngineConfig,
-    progress: Callable[[int, int], None],
-) -> Agreement:
-    """As `agreements`, of one file with a short vocabulary. Raises ModelError, EngineError."""
-    share = same_top(path, target, chunks, config=config, progress=progress)
-    return Agreement(name, read_model_info(path, to_draft=True).size_bytes, share)
 
 
 def agrees(source: Agreement, one: Agreement) -> bool:

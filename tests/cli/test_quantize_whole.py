@@ -167,7 +167,8 @@ def test_int4_is_chosen_by_measuring(source: Path, folder: Path) -> None:
 
 
 def test_a_draft_is_judged_by_its_target(source: Path, folder: Path) -> None:
-    told, _ = run(source, for_draft=str(source), no_imatrix=True, awq=False, gptq=False)
+    told, err = run(source, for_draft=str(source), no_imatrix=True, awq=False, gptq=False)
+    assert err.count("the target says what it would guess") == 1  # however many candidates there are
     assert told["source_same_top"] == 1.0
     whole = [one for one in told["candidates"] if not one["type"].endswith(" short")]
     assert [one["num_bytes"] for one in whole] == sorted({one["num_bytes"] for one in whole})

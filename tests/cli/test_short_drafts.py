@@ -113,7 +113,7 @@ def test_a_short_one_is_taken_where_it_agrees_and_drafts(target: Path, monkeypat
 
 
 def test_a_short_one_is_left_where_it_agrees_too_seldom(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingle.cli.quantize_draft.short_agreement", _agrees_never)
+    monkeypatch.setattr("ingle.cli.quantize_draft.agreement", _agrees_less_when_short)
     told, _ = make(target, draft_vocab=290, no_imatrix=True)
     assert told["candidates"][-1]["type"].endswith(" short")
     assert told["candidates"][-1]["same_top"] == 0.5 * told["source_same_top"]
@@ -121,10 +121,10 @@ def test_a_short_one_is_left_where_it_agrees_too_seldom(target: Path, monkeypatc
     assert read_model_info(target.with_name("target-draft.gguf")).short_vocabulary is None
 
 
-def _agrees_never(name: str, path: Path, *_args: Any, **_flags: Any) -> Any:
+def _agrees_less_when_short(name: str, path: Path, *_args: Any, **_flags: Any) -> Any:
     from ingle.quant.draft import Agreement
 
-    return Agreement(name, path.stat().st_size, 0.5)
+    return Agreement(name, path.stat().st_size, 0.5 if name.endswith(" short") else 1.0)
 
 
 @pytest.mark.parametrize(

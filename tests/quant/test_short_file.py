@@ -11,12 +11,12 @@ from ingle.models.gguf_info import read_model_info
 from ingle.models.short_vocabulary import reads_as, token_ids
 from ingle.models.vocabulary import digest
 from ingle.quant.activations import context_config
-from ingle.quant.draft import Agreement, agreements, choose_draft
+from ingle.quant.draft import Agreement, agreement, choose_draft
 from ingle.quant.errors import BadRecipe
-from ingle.quant.evaluate import chunk_logits
+from ingle.quant.evaluate import chunk_logits, evaluate_together
+from ingle.quant.likeliest import likeliest
 from ingle.quant.pipeline import quantize
 from ingle.quant.recipe import choose_types, find_mix
-from ingle.quant.short_agreement import same_top
 from ingle.quant.short_file import check_can_shorten, write_short
 from ingle.quant.source import Source
 from ingle.runtime.config import EngineConfig
@@ -105,15 +105,23 @@ def test_agreement_is_that_of_the_whole_file_where_all_is_kept(tmp_path: Path) -
     rng = np.random.default_rng(3)
     chunks = [rng.integers(3, tiny_models.NUM_VOCAB, 64).astype(np.int32) for _ in range(4)]
     config = EngineConfig(num_threads=1, gpu_layers=0)
-    write_draft(target, tmp_path / "same.gguf", num_tokens=10_000)
-    assert same_top(tmp_path / "same.gguf", target, chunks, config=config) == 1.0
-    write_draft(source, tmp_path / "all.gguf", num_tokens=10_000)
-    whole, _ = agreements(source, ("same", source), target, chunks, config=config, progress=lambda done, total: None)
-    assert same_top(tmp_path / "all.gguf", target, chunks, config=config) == whole.same_top
-    ids = write_draft(target, tmp_path / "few.gguf")
-    few = same_top(tmp_path / "few.gguf", target, chunks, config=config)
+    expected = likeliest(target, chunks, config=config)
     tops = np.concatenate([logits(target, chunk.tolist())[32:63].argmax(axis=1) for chunk in chunks])
-    assert few <= np.isin(tops, ids).mean() < 1.0
+    np.testing.assert_array_equal(expected, tops)
+
+    def same_top(path: Path) -> float:
+        one = agreement("one", path, expected, chunks, config=config, progress=lambda done, total: None)
+        assert (one.name, one.num_bytes) == ("one", path.stat().st_size)
+        return one.same_top
+
+    write_draft(target, tmp_path / "same.gguf", num_tokens=10_000)
+    assert same_top(tmp_path / "same.gguf") == 1.0
+    write_draft(source, tmp_path / "all.gguf", num_tokens=10_000)
+    (evaluation,) = evaluate_together([source], chunks, against=target, config=config)
+    assert evaluation.divergence is not None
+    assert same_top(tmp_path / "all.gguf") == same_top(source) == pytest.approx(evaluation.divergence.same_top)
+    ids = write_draft(target, tmp_path / "few.gguf")
+    assert same_top(tmp_path / "few.gguf") <= np.isin(tops, ids).mean() < 1.0
 
 
 def test_a_short_file_has_to_pass_the_same_test() -> None:
