@@ -1,6 +1,6 @@
 """Whether `ingle bench` measures what llama-bench measures: the same tests, the same file, run in turns.
 
-usage: scripts/compare-bench [--pairs N] [--model PATH] [--llama-bench PATH] [--build FOLDER]
+usage: scripts/compare-bench [--pairs N] [--model PATH] [--llama-bench PATH] [--build FOLDER] [--json FILE]
 
 llama-bench is the one given, else the one on the PATH; with --build it is compiled from the sources that come with
 llama-cpp-python, of the version that is installed, so that both run the same kernels. Of each test both programs make
@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from ingle.cli.bench.case import Case, Setup
 from ingle.cli.bench.engine import EngineBench, Series
@@ -188,31 +189,42 @@ def compare(program: Path, model: OpenedModel, case: Case, num_pairs: int) -> tu
         return own.rows[0]["samples_ns"], *other.result()
 
 
-def print_comparison(program: Path, path: Path | None, depths: Sequence[int], num_pairs: int) -> bool:
-    """Whether all tests fit. Raises Missing."""
+def compare_all(
+    program: Path, path: Path | None, depths: Sequence[int], num_pairs: int
+) -> tuple[list[dict[str, Any]], str]:
+    """What --json writes of each test, each printed as it comes, and llama-bench's commit. Raises Missing."""
     ref = resolve(None) if path is None else ModelRef(path, path.name, "file")
     setup = Setup(0, default_num_threads(), EngineConfig().n_batch, "f16", "f16", None)
     weights = load_model(ref.path, setup.config(gpu_layers=0))
     model = OpenedModel(ref, read_model_info(ref.path), weights, 0)
     print(f"{ref.path.name}, {setup.num_threads} threads, {num_pairs} pairs of runs")
     print(f"{'test':18} {'ingle t/s':>10} {'llama-bench':>12}  {'ratio':>6}  95 %", flush=True)
-    ok = True
+    rows: list[dict[str, Any]] = []
     for depth in depths:
         for case in (Case(setup, NUM_PROMPT, 0, depth), Case(setup, 0, NUM_GENERATED, depth)):
             own, other, build_commit = compare(program, model, case, num_pairs)
             own_ts, other_ts = ([case.num_tokens * 1e9 / run for run in runs] for runs in (own, other))
-            ratio = statistics.median(a / b for a, b in zip(own_ts, other_ts, strict=True))
             interval = paired_ratio_interval(own_ts, other_ts)
-            fits = abs(ratio - 1) <= TOLERANCE
-            ok &= fits
+            row = {
+                "test": case.name,
+                "ingle_ts": statistics.median(own_ts),
+                "llama_bench_ts": statistics.median(other_ts),
+                "ratio": statistics.median(a / b for a, b in zip(own_ts, other_ts, strict=True)),
+                "ci95": [interval.low, interval.high],
+            }
             print(
-                f"{case.name:18} {statistics.median(own_ts):10.2f} {statistics.median(other_ts):12.2f}"
-                f"  {ratio:6.3f}  {interval.low:.3f} – {interval.high:.3f}  {'ok' if fits else 'MISSED'}",
+                f"{case.name:18} {row['ingle_ts']:10.2f} {row['llama_bench_ts']:12.2f}"
+                f"  {row['ratio']:6.3f}  {interval.low:.3f} – {interval.high:.3f}  {'ok' if fits(row) else 'MISSED'}",
                 flush=True,
             )
+            rows.append(row)
     weights.close()
     print(f"llama.cpp {commit()} in Ingle, {build_commit} in llama-bench")
-    return ok
+    return rows, build_commit
+
+
+def fits(row: dict[str, Any]) -> bool:
+    return bool(abs(row["ratio"] - 1) <= TOLERANCE)
 
 
 def main() -> int:
@@ -222,13 +234,20 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a GGUF (default: smollm2)")
     parser.add_argument("--llama-bench", type=Path, help="the program to compare with")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="compile it there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, for make-benchmarks")
     options = parser.parse_args()
     try:
         program = find(options.llama_bench, options.build)
-        return 0 if print_comparison(program, options.model, options.depth, options.pairs) else 1
+        rows, build_commit = compare_all(program, options.model, options.depth, options.pairs)
     except Missing as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if options.json is not None:
+        told = {"pairs": options.pairs, "depth": options.depth, "llama_bench_commit": build_commit, "tests": rows}
+        if options.model is not None:
+            told["model"] = options.model.name
+        options.json.write_text(json.dumps(told) + "\n")
+    return 0 if all(map(fits, rows)) else 1
 
 
 if __name__ == "__main__":

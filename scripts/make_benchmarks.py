@@ -1,9 +1,9 @@
 """docs/benchmarks.md: saved results as tables, each with the command that makes it again, and the machine.
 
-usage: scripts/make-benchmarks NAME… [--llama-bench FILE] [--output docs/benchmarks.md]
+usage: scripts/make-benchmarks NAME… [--compared FILE] [--output docs/benchmarks.md]
 
-NAME: results of `ingle bench --save NAME`. FILE: what `llama-bench -o json` printed on the same machine and files; its
-rows stand beside ours. Nothing is measured here, and results that are incomplete are refused.
+NAME: results of `ingle bench --save NAME`. FILE: what `scripts/compare-bench --json FILE` found beside llama-bench.
+Nothing is measured here, and results that are incomplete are refused.
 """
 
 from __future__ import annotations
@@ -65,11 +65,9 @@ def text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def section(name: str, result: Result, theirs: list[dict[str, Any]]) -> list[str]:
+def section(name: str, result: Result) -> list[str]:
     """A heading, the command, the table, and what to doubt."""
     lines = [f"## {name}", "", f"`{command(result)}`", "", columns.write_md(result.rows), ""]
-    if result.rows and result.rows[0]["kind"] == "engine" and theirs:
-        lines += beside(result.rows, theirs)
     files = [
         f"{model.get('name')}: sha256 `{str(model['sha256'])[:16]}…`" for model in result.models if "sha256" in model
     ]
@@ -78,20 +76,20 @@ def section(name: str, result: Result, theirs: list[dict[str, Any]]) -> list[str
     return lines + [""] * bool(result.warnings)
 
 
-def beside(rows: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:
-    """llama-bench's figures next to ours, where file name and test are the same."""
-    known = {key(row): row for row in theirs}
-    lines = ["| test | ingle bench t/s | llama-bench t/s | ratio |", "|---|---:|---:|---:|"]
-    for row in rows:
-        if (other := known.get(key(row))) is not None:
-            ratio = row["avg_ts"] / other["avg_ts"]
-            lines.append(f"| {row['test']} | {row['avg_ts']:.2f} | {other['avg_ts']:.2f} | {ratio:.3f} |")
-    return [*lines, ""] if len(lines) > 2 else []
-
-
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("n_prompt", "n_gen", "n_depth", "n_threads", "type_k", "type_v")
-    return (Path(row["model_filename"]).name, *(row[name] for name in names))
+def beside(compared: dict[str, Any]) -> list[str]:
+    """What compare-bench found."""
+    words = ["scripts/compare-bench", "--pairs", str(compared["pairs"])]
+    words += ["--depth", ",".join(map(str, compared["depth"]))]
+    words += ["--model", compared["model"]] if "model" in compared else []
+    lines = ["## beside llama-bench", "", f"`{shlex.join(words)}`", ""]
+    lines += [
+        "| test | ingle bench t/s | llama-bench t/s | median ratio | 95 % |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for row in compared["tests"]:
+        speeds = f"{row['ingle_ts']:.2f} | {row['llama_bench_ts']:.2f} | {row['ratio']:.3f}"
+        lines.append(f"| {row['test']} | {speeds} | {row['ci95'][0]:.3f} – {row['ci95'][1]:.3f} |")
+    return [*lines, "", f"llama-bench of llama.cpp {compared['llama_bench_commit']}.", ""]
 
 
 def machine(result: Result) -> list[str]:
@@ -108,13 +106,13 @@ def machine(result: Result) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="+", metavar="NAME", help="saved results, in the order of the page")
-    parser.add_argument("--llama-bench", type=Path, metavar="FILE", help="JSON of llama-bench on the same files")
+    parser.add_argument("--compared", type=Path, metavar="FILE", help="what compare-bench --json wrote")
     parser.add_argument("--output", type=Path, default=Path("docs/benchmarks.md"))
     options = parser.parse_args()
     try:
         results = [(name, saved.load(name)) for name in options.names]
-        theirs = json.loads(options.llama_bench.read_text()) if options.llama_bench else []
-    except (CliError, OSError, ValueError) as error:
+        compared = beside(json.loads(options.compared.read_text())) if options.compared else []
+    except (CliError, OSError, ValueError, KeyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, result in results:
@@ -125,7 +123,8 @@ def main() -> int:
     lines = ["# Benchmarks", "", f"Made by `scripts/make-benchmarks {names}` from saved results.", ""]
     lines += [*machine(results[0][1]), ""]
     for name, result in results:
-        lines += section(name, result, theirs)
+        lines += section(name, result)
+    lines += compared
     temporary = options.output.with_name(f".{options.output.name}.{os.getpid()}.tmp")
     temporary.write_text("\n".join(lines).rstrip("\n") + "\n")
     temporary.replace(options.output)

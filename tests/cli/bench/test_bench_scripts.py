@@ -87,10 +87,12 @@ def test_what_llama_bench_stood_still_is_no_time_of_its_runs(fake_llama_bench: P
     assert all(0 < nanoseconds < 400_000_000 for nanoseconds in took)
 
 
+@pytest.mark.usefixtures("data_home")
 def test_both_programs_run_every_test_in_turns(fake_llama_bench: Path, tmp_path: Path) -> None:
     tiny = tiny_models.write_llama(tmp_path / "tiny.gguf")
     arguments = ["--model", str(tiny), "--llama-bench", str(fake_llama_bench), "--pairs", "2", "--depth", "0,32"]
-    done = script("compare_bench.py", *arguments)
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    done = script("compare_bench.py", *arguments, "--json", str(figures))
     assert done.returncode in {0, 1}, done.stderr
     assert done.stderr == ""
     head, _, *rows, last = done.stdout.splitlines()
@@ -98,6 +100,13 @@ def test_both_programs_run_every_test_in_turns(fake_llama_bench: Path, tmp_path:
     assert head.endswith(" threads, 2 pairs of runs")
     assert [row[:18].rstrip() for row in rows] == ["pp512", "tg128", "pp512 @ d32", "tg128 @ d32"]
     assert last.endswith("c0ffee in llama-bench")
+    keep("engine", [engine_row()], {"mode": "engine"})
+    assert script("make_benchmarks.py", "engine", "--compared", str(figures), "--output", str(page)).returncode == 0
+    told = json.loads(figures.read_text())
+    assert "`scripts/compare-bench --pairs 2 --depth 0,32 --model tiny.gguf`" in page.read_text()
+    for row in told["tests"]:
+        assert f"| {row['test']} | {row['ingle_ts']:.2f} | {row['llama_bench_ts']:.2f} |" in page.read_text()
+        assert row["ci95"][0] <= row["ratio"] <= row["ci95"][1]
 
 
 def test_a_llama_bench_that_fails_is_one_clear_line(fake_llama_bench: Path, tmp_path: Path) -> None:
@@ -107,20 +116,17 @@ def test_a_llama_bench_that_fails_is_one_clear_line(fake_llama_bench: Path, tmp_
     assert (done.returncode, done.stderr) == (2, "error: llama-bench failed: cannot load it\n")
 
 
-def test_the_page_has_commands_tables_and_the_other_tools_figures(data_home: dict[str, str], tmp_path: Path) -> None:
+def test_the_page_has_commands_and_tables(data_home: dict[str, str], tmp_path: Path) -> None:
     settings = {"mode": "engine", "model": "x", "seed": 0, "depth": [0], "generate": [128], "prompt": [0]}
     keep("engine", [engine_row()], settings)
     keep("serving", [serving_row()], {"mode": "serving", "concurrency": [1, 4], "seed": 3, "slo": {"ttft_s": 0.5}})
-    theirs = tmp_path / "theirs.json"
-    theirs.write_text(json.dumps([engine_row(speeds=[200.0])]))
     page = tmp_path / "page.md"
-    arguments = ["engine", "serving", "--llama-bench", str(theirs), "--output", str(page)]
-    done = script("make_benchmarks.py", *arguments, **data_home)
+    done = script("make_benchmarks.py", "engine", "serving", "--output", str(page), **data_home)
     assert (done.returncode, done.stderr) == (0, "")
     text = page.read_text()
     assert "`ingle bench tiny.gguf --seed 0 -d 0 -n 128 -p 0`" in text
     assert "`ingle bench tiny.gguf --concurrency 1,4 --seed 3 --slo ttft=0.5s`" in text
-    assert "| tg128 | 100.00 | 200.00 | 0.500 |" in text
+    assert "llama-bench" not in text
     assert "A CPU" in text
     assert "/home/somebody" not in text
 
