@@ -1,5 +1,6 @@
-# `ingle quantize MODEL --for-draft TARGET`: the cheapest file that drafts as well.
-"""``draft``: ever larger candidates until one is good, that with fewer tokens too, judged on what the target writes.
+# `ingle quantize MODEL --for-draft TARGET`: the file that TARGET gains most by.
+"""``draft``: ever larger candidates until one guesses well, and that one with fewer tokens; judged on what the target
+writes, and by their measured speed.
 
 The target writes one text. A part of it is what the candidates are calibrated on and what says which tokens matter,
 because a draft will never read anything else; the other part is what they are judged on.
@@ -7,16 +8,17 @@ because a draft will never read anything else; the other part is what they are j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingle.cli.quantize_report import JSON_VERSION, Story
+from ingle.cli.quantize_speed import seconds_a_token
 from ingle.cli.stats import size
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
-from ingle.quant.draft import Agreement, agreement, agrees, choose_draft, ladder, shorten
+from ingle.quant.draft import Agreement, agreement, agrees, choose_draft, expected_gain, ladder, shorten
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import check_same_vocabulary
 from ingle.quant.likeliest import likeliest
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ingle.models.gguf_info import ModelInfo
 
 NUM_TOKENS = 8192
+_TARGET = "the target"  # beside the names of candidates
 
 
 def draft(job: Job, target: Path, out: Path) -> int:
@@ -66,19 +69,22 @@ def draft(job: Job, target: Path, out: Path) -> int:
             found.append(judge(name, paths[name]))
             if agrees(source, found[-1]):
                 break
-        best = choose_draft(source, found)
         if num_tokens is not None:
-            name = f"{best.name} short"
-            paths[name] = candidate_path(out, f"{best.name.lower()}_short")
+            whole = max(found, key=lambda one: one.same_top)
+            name = f"{whole.name} short"
+            paths[name] = candidate_path(out, f"{whole.name.lower()}_short")
             used = {int(token) for chunk in split.chunks for token in chunk}
-            shorten(paths[best.name], paths[name], used, num_tokens, progress=job.writing)
+            shorten(paths[whole.name], paths[name], used, num_tokens, progress=job.writing)
             found.append(judge(name, paths[name]))
-            best = choose_draft(source, [best, found[-1]])
+        timing = job.stages("measuring how fast they are")
+        seconds = seconds_a_token({_TARGET: target, **paths}, job.config, progress=timing)
+        costs = {name: seconds[name] / seconds[_TARGET] for name in paths}
+        best = choose_draft(found, costs)
         put_in_place(paths[best.name], out)
     finally:
         for path in paths.values():
             path.unlink(missing_ok=True)
-    _tell(job, out, source, found, best)
+    _tell(job, out, source, found, costs, best)
     return 0
 
 
@@ -100,8 +106,23 @@ def _num_tokens(wanted: object, info: ModelInfo) -> int | None:
     return num_worth_keeping(info.vocab_size)
 
 
-def _tell(job: Job, out: Path, source: Agreement, found: Sequence[Agreement], best: Agreement) -> None:
+def _tell(
+    job: Job, out: Path, source: Agreement, found: Sequence[Agreement], costs: Mapping[str, float], best: Agreement
+) -> None:
+    gains = {one.name: expected_gain(one.same_top, costs[one.name]) for one in found}
+    if gains[best.name] <= 1:
+        job.output.warn("none of them is fast enough here for its guesses to pay")
     if job.flags.json:
+        candidates = [
+            {
+                "type": one.name,
+                "num_bytes": one.num_bytes,
+                "same_top": one.same_top,
+                "cost": costs[one.name],
+                "expected_gain": gains[one.name],
+            }
+            for one in found
+        ]
         job.output.json(
             {
                 "version": JSON_VERSION,
@@ -109,14 +130,15 @@ def _tell(job: Job, out: Path, source: Agreement, found: Sequence[Agreement], be
                 "type": best.name,
                 "num_bytes": best.num_bytes,
                 "source_same_top": source.same_top,
-                "candidates": [
-                    {"type": one.name, "num_bytes": one.num_bytes, "same_top": one.same_top} for one in found
-                ],
+                "candidates": candidates,
             }
         )
         return
     width = max(len(one.name) for one in (source, *found))
     for one in (source, *found):
         mark = "*" if one is best else " "
-        job.output.line(f"{mark} {one.name:<{width}} {size(one.num_bytes):>8}  {one.same_top:.1%} as the target")
+        told = f"{mark} {one.name:<{width}} {size(one.num_bytes):>8}  {one.same_top:.1%} as the target"
+        if one is not source:
+            told += f", a token in {costs[one.name]:.2f} of its time: {gains[one.name]:.2f} ×"
+        job.output.line(told)
     job.output.line(f"{out}  {size(best.num_bytes)}  {best.name}")

@@ -108,8 +108,8 @@ against the source, `perplexity`, `mean_kl`, `mean_kl_interval` (95 %), `kl_99`,
 `num_chunks`, `source` (the same figures of it), `recommended` (a type) and `reason`.
 
 `ingle quantize --for-draft --json` prints `version`, `path`, `type`, `num_bytes`, `source_same_top` (how often MODEL's likeliest
-token is TARGET's) and `candidates`, each with `type`, `num_bytes` and `same_top`; a `type` that ends in ` short` knows only some
-of the tokens.
+token is TARGET's) and `candidates`, each with `type`, `num_bytes`, `same_top`, `cost` (a token's measured time, TARGET's being 1)
+and `expected_gain` (TARGET's speed with it, alone being 1); a `type` that ends in ` short` knows only some of the tokens.
 
 `ingle doctor --json` prints `version`, what the lines of `ingle doctor` say, and `problems`, a list of texts.
 """  # noqa: E501

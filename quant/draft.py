@@ -1,7 +1,7 @@
-# The cheapest file that still drafts as well: judged by how often its likeliest token is the target's.
+# The file to draft with: judged by how often its likeliest token is the target's, and by what a token costs.
 # This file may not know how drafting works.
-"""``ladder``: recipes, the smallest first. ``choose_draft``: of files made by them the smallest whose agreement with
-the target is nearly the source's. ``shorten``: that one with fewer tokens; it has to pass the same test.
+"""``ladder``: recipes, the smallest first; larger ones than the first that ``agrees`` can only be slower.
+``shorten``: a file with fewer tokens. ``choose_draft``: of all that were made the one the target gains most by.
 
 A draft is paid for with every token and earns with every accepted one. So its output head may be coarse too, and what
 counts is not how near it is to its own source but that its first guess is still the target's, on the target's own text.
@@ -9,7 +9,7 @@ counts is not how near it is to its own source but that its first guess is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,9 @@ from ingle.runtime.config import EngineConfig
 LADDER: Final = (("Q2_K", "q4_0"), ("Q3_K_S", "q4_0"), ("Q4_0", "q4_0"), ("Q4_K_M", None), ("Q8_0", None))
 """Mixes to try, and the type of the output head where it is not the mix's own."""
 TOLERANCE: Final = 0.98
-"""Of the source's agreement with the target, what a draft has to keep."""
+"""Of the source's agreement with the target, what a draft has to keep; what larger files could add is not worth it."""
+MAX_DRAFTED: Final = 16
+"""Tokens drafted at once, at most."""
 _HEAD: Final = r"^(output|token_embd)\.weight$"
 
 
@@ -91,9 +93,17 @@ def agrees(source: Agreement, one: Agreement) -> bool:
     return one.same_top >= TOLERANCE * source.same_top
 
 
-def choose_draft(source: Agreement, files: Sequence[Agreement]) -> Agreement:
-    """The smallest that agrees; where none does, the one that agrees most."""
-    good = [one for one in files if agrees(source, one)]
-    if not good:
-        return max(files, key=lambda one: (one.same_top, -one.num_bytes))
-    return min(good, key=lambda one: (one.num_bytes, -one.same_top))
+def expected_gain(same_top: float, cost: float) -> float:
+    """How many times as fast the target would be with a draft that is right so often and takes `cost` of the target's
+    time a token: that of the best number of drafted tokens (Leviathan et al. 2023, theorem 3.8). What it costs the
+    target to check several tokens is left out: it is the same for every draft."""
+    expected, best = 1.0, 0.0
+    for num_drafted in range(1, MAX_DRAFTED + 1):
+        expected += same_top**num_drafted
+        best = max(best, expected / (num_drafted * cost + 1))
+    return best
+
+
+def choose_draft(files: Sequence[Agreement], costs: Mapping[str, float]) -> Agreement:
+    """The one with the largest expected gain, of equals the smallest. `costs`: a token's time in the target's."""
+    return max(files, key=lambda one: (expected_gain(one.same_top, costs[one.name]), -one.num_bytes))

@@ -14,6 +14,7 @@ from ingle.cli.output import Output
 from ingle.cli.quantize import QuantizeFlags, quantize
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import evaluate, workshop
+from ingle.quant.draft import expected_gain
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import evaluate_together
 from ingle.quant.imatrix_file import read_imatrix
@@ -173,8 +174,9 @@ def test_a_draft_is_judged_by_its_target(source: Path, folder: Path) -> None:
     whole = [one for one in told["candidates"] if not one["type"].endswith(" short")]
     assert [one["num_bytes"] for one in whole] == sorted({one["num_bytes"] for one in whole})
     assert not any(one["same_top"] >= 0.98 for one in whole[:-1])  # it stops at the first that is good
-    good = [one for one in told["candidates"] if one["same_top"] >= 0.98]
-    best = min(good, key=lambda one: one["num_bytes"]) if good else max(told["candidates"], key=lambda o: o["same_top"])
+    for one in told["candidates"]:
+        assert one["expected_gain"] == expected_gain(one["same_top"], one["cost"])
+    best = max(told["candidates"], key=lambda one: one["expected_gain"])
     assert (told["type"], told["num_bytes"]) == (best["type"], best["num_bytes"])
     assert (folder / "tiny-draft.gguf").stat().st_size == told["num_bytes"]
 

@@ -11,7 +11,7 @@ from ingle.models.gguf_info import read_model_info
 from ingle.models.short_vocabulary import reads_as, token_ids
 from ingle.models.vocabulary import digest
 from ingle.quant.activations import context_config
-from ingle.quant.draft import Agreement, agreement, choose_draft
+from ingle.quant.draft import agreement
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import chunk_logits, evaluate_together
 from ingle.quant.likeliest import likeliest
@@ -122,10 +122,3 @@ def test_agreement_is_that_of_the_whole_file_where_all_is_kept(tmp_path: Path) -
     assert same_top(tmp_path / "all.gguf") == same_top(source) == pytest.approx(evaluation.divergence.same_top)
     ids = write_draft(target, tmp_path / "few.gguf")
     assert same_top(tmp_path / "few.gguf") <= np.isin(tops, ids).mean() < 1.0
-
-
-def test_a_short_file_has_to_pass_the_same_test() -> None:
-    source, best = Agreement("source", 900, 0.80), Agreement("Q4_0", 300, 0.79)
-    good, bad = Agreement("Q4_0 short", 200, 0.785), Agreement("Q4_0 short", 200, 0.78)
-    assert choose_draft(source, [best, good]) is good
-    assert choose_draft(source, [best, bad]) is best  # 0.98 × 0.80 = 0.784

@@ -13,7 +13,7 @@ import pytest
 from ingle.models.gguf_info import read_model_info
 from ingle.quant.activations import capture, cut
 from ingle.quant.calibrate import Calibration, split
-from ingle.quant.draft import LADDER, Agreement, choose_draft, ladder
+from ingle.quant.draft import LADDER, MAX_DRAFTED, Agreement, agrees, choose_draft, expected_gain, ladder
 from ingle.quant.errors import BadRecipe, BadText
 from ingle.quant.fold import TensorScale
 from ingle.quant.kept import MAX_KEPT, Kept, key_of
@@ -243,11 +243,32 @@ def test_sizes_as_typed() -> None:
         parse_bits(0)
 
 
-def test_the_smallest_draft_that_agrees() -> None:
-    source = Agreement("source", 400, 0.50)
-    small, middle, large = Agreement("a", 100, 0.40), Agreement("b", 200, 0.495), Agreement("c", 300, 0.50)
-    assert choose_draft(source, [large, small, middle]) is middle
-    assert choose_draft(Agreement("source", 400, 0.9), [large, small, middle]) is large
+def test_a_draft_is_chosen_by_what_the_target_gains() -> None:
+    small, middle, large = Agreement("a", 100, 0.60), Agreement("b", 200, 0.75), Agreement("c", 300, 0.76)
+    files = [large, small, middle]
+    assert choose_draft(files, {"a": 0.2, "b": 0.3, "c": 0.4}) is middle
+    assert choose_draft(files, {"a": 0.1, "b": 0.3, "c": 0.4}) is small  # it costs so much less
+    assert choose_draft(files, {"a": 0.2, "b": 0.3, "c": 0.3}) is large  # and this no more
+    assert choose_draft([Agreement("d", 300, 0.75), middle], {"b": 0.3, "d": 0.3}) is middle
+
+
+@pytest.mark.parametrize("same_top", [0.0, 0.3, 0.77, 1.0])
+@pytest.mark.parametrize("cost", [0.0, 0.05, 0.35, 1.0, 2.0])
+def test_the_expected_gain_is_that_of_playing_it_through(same_top: float, cost: float) -> None:
+    """Every draft length by its possible outcomes: so many right, then one wrong, each with its probability."""
+    lengths = range(1, MAX_DRAFTED + 1)
+    outcomes = {
+        num: [(same_top**right * (1 - same_top), right + 1) for right in range(num)] + [(same_top**num, num + 1)]
+        for num in lengths
+    }
+    tokens = {num: sum(share * got for share, got in outcomes[num]) for num in lengths}
+    best = max(tokens[num] / (1 + cost * num) for num in lengths)
+    assert expected_gain(same_top, cost) == pytest.approx(best)
+
+
+def test_nearly_as_right_is_right_enough() -> None:
+    assert agrees(Agreement("source", 900, 0.80), Agreement("Q4_0", 300, 0.785))
+    assert not agrees(Agreement("source", 900, 0.80), Agreement("Q4_0", 300, 0.78))  # 0.98 × 0.80 = 0.784
 
 
 def test_drafts_are_tried_from_the_smallest_on_and_none_twice(tmp_path: Path) -> None:
