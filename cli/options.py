@@ -71,7 +71,7 @@ DraftVocab = Annotated[
         metavar="auto|all|N",
         parser=_draft_vocab,
         help="With --for-draft: tokens that the draft knows. Left out: all of a small vocabulary, of a large one the"
-        " 65,536 that matter, if it then guesses as well.",
+        " 65,536 that matter, where that is faster.",
     ),
 ]
 Model = Annotated[
