@@ -1,6 +1,6 @@
 # The file to draft with: judged by how often its likeliest token is the target's, and by what a token costs.
 # This file may not know how drafting works.
-"""``ladder``: recipes, the smallest first; larger ones than the first that ``agrees`` can only be slower.
+"""``ladder``: recipes, the smallest first; none beyond the first that ``agrees`` is tried, for it has little to add.
 ``shorten``: a file with fewer tokens. ``choose_draft``: of all that were made the one the target gains most by.
 
 A draft is paid for with every token and earns with every accepted one. So its output head may be coarse too, and what
