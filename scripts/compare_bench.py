@@ -138,6 +138,8 @@ class LlamaBench:
             raise Missing(f"llama-bench failed: {self._last_line.strip()}")
         (row,) = json.loads(output)
         took = [whole - stood for whole, stood in zip(row["samples_ns"], self._stood_ns, strict=True)]
+        if min(took) <= 0:
+            raise Missing("llama-bench's runs end before they can be stopped: take a larger model")
         return took, str(row["build_commit"])
 
     def _stop_at_next_run(self) -> bool:

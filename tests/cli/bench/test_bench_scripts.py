@@ -46,9 +46,10 @@ def test_no_llama_bench_is_one_clear_line(tmp_path: Path) -> None:
 
 
 FAKE = """\
-import json, sys, time
+import json, signal, sys, time
 if "--broken" in open({flags!r}).read():
     sys.exit("cannot load it")
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGCONT}})
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 runs, samples = int(options["-r"]), []
 kind = "prompt" if options["-p"] != "0" else "generation"
@@ -56,8 +57,7 @@ print("llama-bench: benchmark 1/1: warmup", kind, "run", file=sys.stderr, flush=
 for number in range(runs):
     started = time.perf_counter_ns()
     print(f"llama-bench: benchmark 1/1: {{kind}} run {{number + 1}}/{{runs}}", file=sys.stderr, flush=True)
-    while time.perf_counter_ns() - started < 10_000_000:
-        pass
+    signal.sigwait({{signal.SIGCONT}})  # a run lasts until it has been stopped
     samples.append(time.perf_counter_ns() - started)
 print(json.dumps([{{"samples_ns": samples, "build_commit": "c0ffee"}}]))
 """
