@@ -26,12 +26,18 @@ class Filters(Protocol):
     def apply(self, logits: Logits) -> tuple[Ids, Logits]: ...
 
 
+SURE_LEAD = 2.0
+"""A choice that leads the next best by so much is a sure one."""
+
+
 class Sampler:
-    """The choices of one request. `filters` ``None``: every token is a candidate."""
+    """The choices of one request. `filters` ``None``: every token is a candidate. Of what `sample` chose, `num_sure` of
+    `num_chosen` were sure."""
 
     def __init__(self, params: SamplingParams, seed: int, filters: Filters | None) -> None:
         self.params = params
         self.seed = seed
+        self.num_chosen = self.num_sure = 0
         self._filters = filters
         bias = params.logit_bias
         self._bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
@@ -40,9 +46,10 @@ class Sampler:
 
     def sample(self, logits: Logits, tokens: Tokens) -> int:
         """The token that follows `tokens`, given its row of `logits` [vocab] (left as it is)."""
-        ids, scores = self._scores(logits, tokens)
-        best = int(scores.argmax())
-        return best if ids is None else int(ids[best])
+        token, lead = self.sample_and_lead(logits, tokens)
+        self.num_chosen += 1
+        self.num_sure += lead >= SURE_LEAD
+        return token
 
     def sample_and_lead(self, logits: Logits, tokens: Tokens) -> tuple[int, float]:
         """What `sample` gives, and by how much its score leads the next best: what another model would have to see

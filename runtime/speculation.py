@@ -31,6 +31,9 @@ SHADOW_TOKENS = 16
 REFERENCE_STEPS = 64
 """After so many steps without one, a plain step: drafts are judged against it, and its cost rises with the context."""
 
+SURENESS_FADING = 0.94
+"""What a token still counts for the sureness of a text when the next one comes."""
+
 MAX_TRIAL_SEQUENCES = 2
 """Beside more sequences than these a draft model is not tried: they all would wait."""
 
@@ -53,6 +56,23 @@ class _State:
     offer: Offer | None = None  # the last
     num_wanted: int = 0  # drafts of it
     lead: str = ""  # the kind of the first of them, where a model made it
+    num_chosen: int = 0  # of the sampler, and
+    num_sure: int = 0
+    chosen_weight: float = 0.0  # those of late
+    sure_weight: float = 0.0
+
+    def note_sureness(self, num_chosen: int, num_sure: int) -> None:
+        """The sampler has chosen so many tokens by now, and was sure of so many."""
+        new = num_chosen - self.num_chosen
+        fading = SURENESS_FADING**new
+        self.chosen_weight = self.chosen_weight * fading + new
+        self.sure_weight = self.sure_weight * fading + num_sure - self.num_sure
+        self.num_chosen, self.num_sure = num_chosen, num_sure
+
+    @property
+    def sureness(self) -> float:
+        """Share of the tokens of late that the target was sure of."""
+        return self.sure_weight / self.chosen_weight if self.chosen_weight else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +141,7 @@ class Speculation:
         if state is None:
             state = self._states[sequence.id] = _State(Acceptance(self._general))
         self._compare(sequence, state)
+        state.note_sureness(sequence.sampler.num_chosen, sequence.sampler.num_sure)
         num_room = min(self._fixed or MAX_DRAFTS, sequence.max_tokens - sequence.num_tokens - 1)
         best: _Choice | None = None
         for drafter in self._drafters if num_room > 0 else ():
@@ -156,7 +177,8 @@ class Speculation:
         """Let a draft model show what it is worth, if it is time."""
         models = [which for which, choice in enumerate(choices) if not choice.offer.tokens]
         gains = [self._lengths.gain(prospects[which], num_running, TRIAL_TOKENS) for which in models]
-        if models and self._trials.is_due(max(gains)):
+        sureness = max((choices[which].state.sureness for which in models), default=0.0)
+        if models and self._trials.is_due(max(gains), sureness):
             for which in models:
                 lengths[which] = min(TRIAL_TOKENS, choices[which].offer.num_tokens)
 

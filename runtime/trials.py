@@ -3,6 +3,9 @@
 Whoever is not asked shows nothing, and a model that has not been asked for a while must first read what was said since,
 which costs more than the drafts. So a trial is several steps in a row, for as long as there is hope; and where it ended
 near the point at which drafts pay, the next one comes soon: it costs little, and there may be something to win.
+
+What the target itself is sure of costs nothing to know, and is what a draft model guesses best. Where the text has
+become much surer than it was in a trial (an answer opens in prose and goes on in code), the next one comes at once.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ HOPEFUL_WAIT_STEPS, HOPELESS_WAIT_STEPS = 16, 512
 MAX_WAIT_STEPS = 4096
 """… but no more than these."""
 
+MORE_SURE = 0.25
+"""By how much the share of sure tokens has to have risen since a trial for what it found to be out of date."""
+
 
 class Trials:
     """Asked at every step for which no drafts pay, and told of those for which some do."""
@@ -34,10 +40,13 @@ class Trials:
         self._num_steps = 0  # of the trial under way
         self._wait = 0
         self._num_trials = 0
+        self._sureness = 0.0  # at the end of the last one
 
-    def is_due(self, gain: float) -> bool:
+    def is_due(self, gain: float, sureness: float = 0.0) -> bool:
         """Whether to draft for the next step all the same. `gain`: what is believed of that, tokens a second as a
-        multiple of those of a plain step."""
+        multiple of those of a plain step; `sureness`: share of the last tokens that the target was sure of."""
+        if self._wait > 0 and sureness >= self._sureness + MORE_SURE:
+            self._wait = 0
         if self._wait > 0:
             self._wait -= 1
             return False
@@ -49,6 +58,7 @@ class Trials:
         self._wait = min(first_wait << self._num_trials, MAX_WAIT_STEPS) - 1
         self._num_trials += 1
         self._num_steps = 0
+        self._sureness = sureness
         return False
 
     def note_paid(self) -> None:

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from ingle.runtime.llama import lib
 from ingle.runtime.llama_context import FilterChain
 from ingle.runtime.request import SamplingParams
-from ingle.runtime.sampler import Sampler, gumbel_noise, needs_filters
+from ingle.runtime.sampler import SURE_LEAD, Sampler, gumbel_noise, needs_filters
 
 Logits = npt.NDArray[np.float32]
 
@@ -223,6 +223,7 @@ def test_the_lead_is_that_of_the_best_score_over_the_next(logits: Logits, seed: 
         scores = scores / temperature + gumbel_noise(seed, 2, np.arange(len(logits), dtype=np.int32))
     *others, best = sorted(scores.tolist())
     assert lead == pytest.approx(best - others[-1] if others else np.inf, abs=1e-4)
+    assert (one.num_chosen, one.num_sure) == (1, lead >= SURE_LEAD)  # of `sample` alone: a draft is no choice
 
 
 def test_a_very_low_temperature_takes_the_most_likely() -> None:
