@@ -31,12 +31,13 @@ SURE_LEAD = 2.0
 
 
 class Sampler:
-    """The choices of one request. `filters` ``None``: every token is a candidate. Of what `sample` chose, `num_sure` of
-    `num_chosen` were sure."""
+    """The choices of one request. `filters` ``None``: every token is a candidate. Of what `sample` chose,
+    `num_sure` of `num_chosen` were sure, counted while `counts_sure`."""
 
     def __init__(self, params: SamplingParams, seed: int, filters: Filters | None) -> None:
         self.params = params
         self.seed = seed
+        self.counts_sure = False
         self.num_chosen = self.num_sure = 0
         self._filters = filters
         bias = params.logit_bias
@@ -46,10 +47,14 @@ class Sampler:
 
     def sample(self, logits: Logits, tokens: Tokens) -> int:
         """The token that follows `tokens`, given its row of `logits` [vocab] (left as it is)."""
-        token, lead = self.sample_and_lead(logits, tokens)
-        self.num_chosen += 1
-        self.num_sure += lead >= SURE_LEAD
-        return token
+        if self.counts_sure:
+            token, lead = self.sample_and_lead(logits, tokens)
+            self.num_chosen += 1
+            self.num_sure += lead >= SURE_LEAD
+            return token
+        ids, scores = self._scores(logits, tokens)
+        best = int(scores.argmax())
+        return best if ids is None else int(ids[best])
 
     def sample_and_lead(self, logits: Logits, tokens: Tokens) -> tuple[int, float]:
         """What `sample` gives, and by how much its score leads the next best: what another model would have to see

@@ -146,6 +146,8 @@ class Speculation:
         best: _Choice | None = None
         for drafter in self._drafters if num_room > 0 else ():
             offer = drafter.offer(sequence, num_room)
+            if offer is not None and not offer.tokens:  # a model, whose trials go by it
+                sequence.sampler.counts_sure = True
             if offer is not None and (best is None or self._is_better(state, offer, best.offer, num_running)):
                 best = _Choice(sequence, state, drafter, offer)
             if best is not None and self._fixed is not None:

@@ -116,7 +116,8 @@ class LlamaBench:
         self._stood_ns: list[int] = []
         self._last_line = ""
         if not self._stop_at_next_run():
-            self.result()
+            self._process.wait()
+            raise Missing(f"llama-bench failed: {self._last_line.strip() or 'it made no run'}")
 
     def __enter__(self) -> LlamaBench:
         return self
@@ -225,6 +226,16 @@ def compare_all(
     return rows, build_commit
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Raises OSError, and then `path` is as it was."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def fits(row: dict[str, Any]) -> bool:
     return bool(abs(row["ratio"] - 1) <= TOLERANCE)
 
@@ -238,6 +249,8 @@ def main() -> int:
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="compile it there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, for make-benchmarks")
     options = parser.parse_args()
+    if options.pairs < 1:
+        parser.error("--pairs needs at least one")
     try:
         program = find(options.llama_bench, options.build)
         rows, build_commit = compare_all(program, options.model, options.depth, options.pairs)
@@ -248,7 +261,11 @@ def main() -> int:
         told = {"pairs": options.pairs, "depth": options.depth, "llama_bench_commit": build_commit, "tests": rows}
         if options.model is not None:
             told["model"] = options.model.name
-        options.json.write_text(json.dumps(told) + "\n")
+        try:
+            write_whole(options.json, json.dumps(told) + "\n")
+        except OSError as error:
+            print(f"error: {options.json}: {error.strerror}", file=sys.stderr)
+            return 2
     return 0 if all(map(fits, rows)) else 1
 
 

@@ -218,6 +218,9 @@ def test_the_lead_is_that_of_the_best_score_over_the_next(logits: Logits, seed: 
     one = sampler(seed, temperature=temperature)
     token, lead = one.sample_and_lead(logits, tokens(1, 2))
     assert token == one.sample(logits, tokens(1, 2))
+    assert (one.num_chosen, one.num_sure) == (0, 0)
+    one.counts_sure = True
+    assert token == one.sample(logits, tokens(1, 2))
     scores = logits.astype(np.float64)
     if temperature:
         scores = scores / temperature + gumbel_noise(seed, 2, np.arange(len(logits), dtype=np.int32))

@@ -113,6 +113,7 @@ def net(
         model.clock_s += seconds
         row = Row(0, 0, sequence.tokens[: 1 + len(drafts)], 1 + len(drafts))
         speculation.note_step(StepPlan((), (row,)), [], seconds)
+    assert sequence.sampler.counts_sure
     return num_said * step_s(1) * (1 + noise * 0.8) / model.clock_s
 
 

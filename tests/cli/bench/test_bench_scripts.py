@@ -114,6 +114,17 @@ def test_a_llama_bench_that_fails_is_one_clear_line(fake_llama_bench: Path, tmp_
     tiny = tiny_models.write_llama(tmp_path / "tiny.gguf")
     done = script("compare_bench.py", "--model", str(tiny), "--llama-bench", str(fake_llama_bench), "--pairs", "2")
     assert (done.returncode, done.stderr) == (2, "error: llama-bench failed: cannot load it\n")
+    done = script("compare_bench.py", "--model", str(tiny), "--llama-bench", "/bin/true")
+    assert (done.returncode, done.stderr) == (2, "error: llama-bench failed: it made no run\n")
+    assert script("compare_bench.py", "--pairs", "0").stderr.endswith("--pairs needs at least one\n")
+
+
+def test_figures_that_cannot_be_written_are_one_clear_line(fake_llama_bench: Path, tmp_path: Path) -> None:
+    tiny = tiny_models.write_llama(tmp_path / "tiny.gguf")
+    arguments = ["--model", str(tiny), "--llama-bench", str(fake_llama_bench), "--pairs", "1", "--depth", "0"]
+    done = script("compare_bench.py", *arguments, "--json", str(tmp_path / "none" / "figures.json"))
+    assert (done.returncode, done.stderr) == (2, f"error: {tmp_path}/none/figures.json: No such file or directory\n")
+    assert "tg128" in done.stdout  # they have been printed
 
 
 def test_the_page_has_commands_and_tables(data_home: dict[str, str], tmp_path: Path) -> None:
