@@ -88,11 +88,14 @@ class Acceptance:
         if rates is None:
             return believed
         found: list[float] = []
+        all_right, all_tried = WEIGHT_BEFORE * believed[0], WEIGHT_BEFORE
         for place, before in enumerate(believed):
-            if general is None and found:
-                before = found[-1]  # nothing is known of it but what is known of the places before it
             right, tried = rates.right[place], rates.tried[place]
+            if general is None and found:  # what is known of the places before it, however long one draft went well
+                before = min(found[-1], all_right / all_tried)
             found.append((right + WEIGHT_BEFORE * before) / (tried + WEIGHT_BEFORE))
+            all_right += right
+            all_tried += tried
         return found
 
     def survival(self, kind: str, num_tokens: int) -> list[float]:

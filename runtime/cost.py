@@ -5,8 +5,9 @@ So it is kept as measured, one entry for each number of rows, never as a fitted 
 between its measured neighbours (at least as long as fewer rows took, at most as long as more rows took, or as running
 the fewer ones several times), and is known from the first time on that it is tried.
 
-Interruptions by other programs only ever make a step longer, and the cost rises with the context: so each entry is a
-low median of its last few measurements, and measurements of long ago are forgotten, which makes them be tried again.
+Interruptions by other programs only ever make a step longer, and the cost rises with the context: so each entry is the
+lower quartile of its last few measurements, and measurements of long ago are forgotten, which makes them be tried
+again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import bisect
 import math
 from collections import deque
 
-NUM_KEPT = 5
+NUM_KEPT = 16
 """Measurements behind each entry."""
 
-UNKNOWN_POWER = 0.6
+UNKNOWN_POWER = 0.5
 """The power of its rows by which the time of a step is taken to rise where nothing has been measured: 0 is a machine
 whose rows are free, 1 one where they all cost the same."""
+
+TILE_ROWS = 4
+"""Rows that kernels compute together."""
 
 MAX_AGE_STEPS = 2000
 """Steps after which a measurement is forgotten."""
@@ -32,7 +36,7 @@ class StepCosts:
     def __init__(self) -> None:
         self._measured: dict[int, deque[tuple[int, float]]] = {}
         self._counts: list[int] = []  # the keys of _measured, sorted
-        self._seconds: dict[int, float] = {}  # of each, its low median
+        self._seconds: dict[int, float] = {}  # of each, its lower quartile
         self._step = 0
 
     def note(self, num_rows: int, seconds: float) -> None:
@@ -42,7 +46,7 @@ class StepCosts:
             self._measured[num_rows] = deque(maxlen=NUM_KEPT)
             bisect.insort(self._counts, num_rows)
         self._measured[num_rows].append((self._step, seconds))
-        self._seconds[num_rows] = _low_median(self._measured[num_rows])
+        self._seconds[num_rows] = _lower_quartile(self._measured[num_rows])
         if self._step % 64 == 0:
             self._forget()
 
@@ -66,9 +70,16 @@ class StepCosts:
         return found if between is None else float((found * min(found, between)) ** 0.5)  # it may have been disturbed
 
     def least(self, num_rows: int) -> float | None:
-        """Seconds if so many rows cost no more than the next fewer ones that are known; ``None``: none are."""
+        """Seconds if so many rows cost no more than the next fewer ones that are known; ``None``: none are, or so many
+        fewer that this says nothing."""
         at = bisect.bisect_left(self._counts, num_rows)
-        return self._seconds[self._counts[at - 1]] if at else None
+        fewer = self._counts[at - 1] if at else 0
+        return self._seconds[fewer] if fewer and num_rows <= max(TILE_ROWS, 2 * fewer) else None
+
+    def lowest(self, num_rows: int) -> float | None:
+        """Seconds of the shortest step of those kept; ``None``: none is."""
+        kept = self._measured.get(num_rows)
+        return None if kept is None else min(seconds for _, seconds in kept)
 
     def num_measured(self, num_rows: int) -> int:
         """How many measurements stand behind that number of rows."""
@@ -96,7 +107,7 @@ class StepCosts:
             while kept and self._step - kept[0][0] > MAX_AGE_STEPS:
                 kept.popleft()
             if kept:
-                self._seconds[num_rows] = _low_median(kept)
+                self._seconds[num_rows] = _lower_quartile(kept)
             else:
                 del self._measured[num_rows], self._seconds[num_rows]
                 self._counts.remove(num_rows)
@@ -107,5 +118,5 @@ def _power(fewer: int, low: float, more: int, high: float) -> float:
     return min(1.0, max(0.0, math.log(high / low) / math.log(more / fewer)))
 
 
-def _low_median(kept: deque[tuple[int, float]]) -> float:
-    return sorted(seconds for _, seconds in kept)[(len(kept) - 1) // 2]
+def _lower_quartile(kept: deque[tuple[int, float]]) -> float:
+    return sorted(seconds for _, seconds in kept)[(len(kept) - 1) // 4]

@@ -41,6 +41,9 @@ from ingle.runtime.step import Logits, Row, StepPlan, Tokens
 MAX_VIEW_TOKENS = 1024
 """A view of a text grows up to this with the answer, and then begins anew: as it does where most is unread."""
 
+MAX_MODEL_DRAFTS = 15
+"""For a step: each takes a step of the draft model, and of so many hardly ever all are right."""
+
 CHUNK_TOKENS = 128
 """Of a text that is new to the draft model, read in one step."""
 
@@ -129,6 +132,7 @@ class ModelDrafter:
         num_unread = min(sequence.num_tokens if view is None else _num_unread(sequence, view), 2 * self._window)
         num_steps = max(1, min(SETUP_STEPS, sequence.max_tokens - sequence.num_tokens))
         setup_s = max(0, num_unread - 2) * (self._read_token_s or 0.0) / num_steps
+        num_tokens = min(num_tokens, MAX_MODEL_DRAFTS)
         return Offer("model", num_tokens, token_s=self._costs.estimate(1) or 0.0, setup_s=setup_s)
 
     def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:

@@ -2,12 +2,12 @@
 
 Knows step costs and probabilities, nothing of tokens or sequences. What is not computed is not measured; so now and
 then, ever more rarely, a number of rows that is hardly known is tried, and only where the drafts are right often enough
-to win if those rows turn out to be nearly free.
+to win if those rows turn out to be nearly free. And what was measured while the machine was slow is measured again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ingle.runtime.config import MAX_DRAFTS
@@ -23,7 +23,10 @@ FIRST_TRY_STEPS = 4
 """Steps before the first such try; twice as many before each next one."""
 
 NUM_TRIES = 2
-"""Measurements after which a number of rows is known."""
+"""Measurements after which a number of rows is known …"""
+
+STALE_STEPS = 32
+"""… and steps after which what is known of it counts as old: it is measured again where its shortest step would win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,13 @@ class Lengths:
         plain_s = self.costs.estimate(num_rows)
         if plain_s is None:
             return [0] * len(prospects)
-        options = _options(prospects, num_rows, self.costs, max_drafts)
+        options = _options(prospects, num_rows, self.costs.estimate, max_drafts)
         best = max(options, key=lambda option: option.rate, default=None)
         plain_rate = num_rows / plain_s
         if best is not None and best.rate <= MIN_GAIN * plain_rate:
             best = None
-        best = self._tried(options, num_rows, best, plain_rate) or best
+        hopeful = _options(prospects, num_rows, self._hoped_s, max_drafts)
+        best = self._tried(hopeful, num_rows, best, plain_rate) or best
         lengths = [0] * len(prospects)
         if best is not None:
             for which in best.shares:
@@ -75,36 +79,42 @@ class Lengths:
         plain_s = self.costs.estimate(num_rows)
         if plain_s is None:
             return 0.0
-        options = _options([prospect], num_rows, self.costs, MAX_DRAFTS if num_drafts is None else num_drafts)
+        max_drafts = MAX_DRAFTS if num_drafts is None else num_drafts
+        options = _options([prospect], num_rows, self.costs.estimate, max_drafts)
         rates = [option.rate for option in (options if num_drafts is None else options[-1:])]
         return max(rates, default=0.0) * plain_s / num_rows
 
-    def goes_on(self, first: float, prospect: Prospect, num_drafts: int, num_rows: int) -> bool:
-        """Whether the rest of `num_drafts` is worth its time where the first is there, and right with probability
-        `first`: against leaving it and taking a plain step, and going on as fast as the better of both does."""
-        plain_s, step_s = self.costs.estimate(num_rows), self.costs.estimate(num_rows + num_drafts)
-        if plain_s is None or step_s is None:
-            return True
+    def goes_on(self, first: float, prospect: Prospect, num_drafts: int) -> bool:
+        """Whether the rest of `num_drafts` of a sequence that is alone is worth its time where the first is there, and
+        right with probability `first`: against leaving it and taking a plain step, and going on as fast as the better
+        of both does."""
+        plain_s, step_s = self.costs.estimate(1), self.costs.estimate(1 + num_drafts)
+        if plain_s is None or step_s is None or self._hoped_s(1 + num_drafts) is not None:
+            return True  # it is computed to find out
         survival = prospect.survival[:num_drafts]
         total = sum(survival)
-        drafted_rate = (num_rows + total) / (step_s + num_drafts * prospect.token_s + prospect.setup_s)
+        drafted_rate = (1 + total) / (step_s + num_drafts * prospect.token_s + prospect.setup_s)
         seconds = step_s - plain_s + (num_drafts - 1) * prospect.token_s
-        return first * total / survival[0] >= max(num_rows / plain_s, drafted_rate) * seconds
+        return first * total / survival[0] >= max(1 / plain_s, drafted_rate) * seconds
+
+    def _hoped_s(self, num_rows: int) -> float | None:
+        """Seconds that so many rows may take if all goes well; ``None``: there is nothing to find out."""
+        costs = self.costs
+        if costs.num_measured(num_rows) < NUM_TRIES:
+            return costs.least(num_rows)
+        return costs.lowest(num_rows) if (costs.age(num_rows) or 0) > STALE_STEPS else None
 
     def _tried(
         self, options: Sequence[_Option], num_rows: int, best: _Option | None, plain_rate: float
     ) -> _Option | None:
-        """Something to find out about, if it is time and there is hope."""
-        costs = self.costs
+        """Something to find out about, if it is time and there is hope. `options`: with what they may take at best."""
+        min_rate = MIN_GAIN * (plain_rate if best is None else best.rate)
         min_tokens = 0.0 if best is not None else MIN_HOPE * num_rows
-        hopeful = [
-            option
-            for option in options
-            if option.num_tokens >= min_tokens
-            and costs.num_measured(num_rows + option.total) < NUM_TRIES
-            and option.num_tokens / ((costs.least(num_rows + option.total) or 0.0) + option.draft_s)
-            > MIN_GAIN * (plain_rate if best is None else best.rate)
-        ]
+        num_measured = self.costs.num_measured
+        hopeful = [option for option in options if option.rate > min_rate and option.num_tokens >= min_tokens]
+        stale = [option for option in hopeful if num_measured(num_rows + option.total) >= NUM_TRIES]
+        if stale:
+            return max(stale, key=lambda option: option.rate)
         if not hopeful:
             return None
         self._wait -= 1
@@ -112,7 +122,7 @@ class Lengths:
             return None
         self._interval *= 2
         self._wait = self._interval
-        return max(hopeful, key=lambda option: (-costs.num_measured(num_rows + option.total), option.rate))
+        return max(hopeful, key=lambda option: (-num_measured(num_rows + option.total), option.rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +132,17 @@ class _Option:
     total: int
     shares: Sequence[int]
     num_tokens: float
-    draft_s: float
     rate: float  # tokens a second
 
 
-def _options(prospects: Sequence[Prospect], num_rows: int, costs: StepCosts, max_drafts: int) -> list[_Option]:
+def _options(
+    prospects: Sequence[Prospect],
+    num_rows: int,
+    seconds: Callable[[int], float | None],
+    max_drafts: int,
+) -> list[_Option]:
+    """Numbers of drafts to weigh, fewest first, by what a step of so many rows takes; those without `seconds` are left
+    out."""
     ranked = sorted(
         (-worth, which, position) for which, p in enumerate(prospects) for position, worth in enumerate(p.survival)
     )[:max_drafts]
@@ -139,23 +155,23 @@ def _options(prospects: Sequence[Prospect], num_rows: int, costs: StepCosts, max
         prospect = prospects[which]
         draft_s = max(draft_s, (position + 1) * prospect.token_s)
         setup_s = max(setup_s, prospect.setup_s)
-        if total in totals:
-            step_s = costs.estimate(num_rows + total)
-            assert step_s is not None, "nothing was measured"
+        if total in totals and (step_s := seconds(num_rows + total)) is not None:
             rate = num_tokens / (step_s + draft_s + setup_s)
-            options.append(_Option(total, shares[:total], num_tokens, draft_s + setup_s, rate))
+            options.append(_Option(total, shares[:total], num_tokens, rate))
     return options
 
 
 def candidate_totals(num_rows: int, num_available: int) -> list[int]:
-    """Numbers of drafts worth weighing: those that make few rows, multiples of four rows beyond, and all there are.
+    """Numbers of drafts worth weighing: those that make two rows or multiples of four, later of eight, and all there
+    are.
 
-    Kernels work in tiles of four and eight rows, so the numbers between have nothing to offer but more to measure.
+    Kernels work in tiles of four and eight rows, so the numbers between have nothing to offer but more to measure: and
+    of many measurements that are nearly as good the one that was luckiest would be chosen.
     """
     totals = [
         total
         for total in range(1, num_available + 1)
-        if (rows := num_rows + total) <= 6 or (rows % 4 == 0 and rows <= 16) or rows % 8 == 0
+        if (rows := num_rows + total) == 2 or (rows % 4 == 0 and rows <= 16) or rows % 8 == 0
     ]
     if num_available and (not totals or totals[-1] != num_available):
         totals.append(num_available)

@@ -193,7 +193,7 @@ class Speculation:
             return True
         assert state.offer is not None
         first = state.acceptance.rates(state.lead)[0]
-        if self._lengths.goes_on(first, _prospect(state, state.offer), state.num_wanted, 1):
+        if self._lengths.goes_on(first, _prospect(state, state.offer), state.num_wanted):
             return True
         self._counters.num_given_up += 1
         token = int(sequence.tokens_and_drafts[-1])

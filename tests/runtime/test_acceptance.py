@@ -36,6 +36,17 @@ def test_rates_are_conditional_on_what_came_before() -> None:
     )
 
 
+def test_one_long_draft_that_was_right_promises_little_further_out() -> None:
+    acceptance = Acceptance()
+    drafts = [(0, 3), (2, 3), (1, 3), (3, 3), (12, 12)]
+    for num_right, num_tokens in drafts:
+        acceptance.note("model", num_right, num_tokens)
+    num_right, num_wrong = sum(right for right, _ in drafts), sum(right < tokens for right, tokens in drafts)
+    nearer, unseen = acceptance.rates("model")[5:]
+    assert nearer > 0.9
+    assert unseen < num_right / (num_right + num_wrong) < nearer
+
+
 def test_a_text_that_changes_is_noticed() -> None:
     acceptance = Acceptance()
     for _ in range(500):
