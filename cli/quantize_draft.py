@@ -1,5 +1,5 @@
 # `ingle quantize MODEL --for-draft TARGET`: the file that TARGET gains most by.
-"""``draft``: ever larger candidates until one guesses well, and that one with fewer tokens; judged on what the target
+"""``draft``: ever larger candidates while they may gain more, and the best with fewer tokens; judged on what the target
 writes, and by their measured speed.
 
 The target writes one text. A part of it is what the candidates are calibrated on and what says which tokens matter,
@@ -18,7 +18,7 @@ from ingle.cli.quantize_speed import seconds_a_token
 from ingle.cli.stats import size
 from ingle.models.gguf_info import read_model_info
 from ingle.quant import calibrate
-from ingle.quant.draft import Agreement, agreement, agrees, choose_draft, expected_gain, ladder, shorten
+from ingle.quant.draft import Agreement, agreement, choose_draft, expected_gain, gain_by_size, ladder, shorten
 from ingle.quant.errors import BadRecipe
 from ingle.quant.evaluate import check_same_vocabulary
 from ingle.quant.likeliest import likeliest
@@ -56,21 +56,25 @@ def draft(job: Job, target: Path, out: Path) -> int:
         stage = job.stages(f"{name}: comparing with the target")
         return agreement(name, path, expected, split.held_out, config=job.config, progress=stage)
 
+    def gain(one: Agreement) -> float:
+        return gain_by_size(one.same_top, one.num_bytes, drafted.size_bytes)
+
     asking = job.stages("the target says what it would guess")
     expected = likeliest(target, split.held_out, config=job.config, progress=asking)
     source = judge("source", job.source.path)
     paths: dict[str, Path] = {}
     found: list[Agreement] = []
     try:
-        for recipe in recipes:  # until one is good: the next ones are larger
+        for recipe in recipes:
+            hoped = gain_by_size(source.same_top, recipe.num_bytes, drafted.size_bytes)
+            if any(gain(one) >= hoped for one in found):
+                break  # not even one that loses nothing would be worth its size, and the next ones are larger
             name = recipe.mix.name
             paths[name] = candidate_path(out, name.lower())
             workshop.make(recipe, paths[name])
             found.append(judge(name, paths[name]))
-            if agrees(source, found[-1]):
-                break
         if num_tokens is not None:
-            whole = max(found, key=lambda one: one.same_top)
+            whole = max(found, key=gain)
             name = f"{whole.name} short"
             paths[name] = candidate_path(out, f"{whole.name.lower()}_short")
             used = {int(token) for chunk in split.chunks for token in chunk}

@@ -1,6 +1,6 @@
 # The file to draft with: judged by how often its likeliest token is the target's, and by what a token costs.
 # This file may not know how drafting works.
-"""``ladder``: recipes, the smallest first; none beyond the first that ``agrees`` is tried, for it has little to add.
+"""``ladder``: recipes, the smallest first; the next one only where it could gain more.
 ``shorten``: a file with fewer tokens. ``choose_draft``: of all that were made the one the target gains most by.
 
 A draft is paid for with every token and earns with every accepted one. So its output head may be coarse too, and what
@@ -27,10 +27,11 @@ from ingle.quant.short_rows import Vocabulary, choose_tokens, reads_as
 from ingle.quant.source import Source
 from ingle.runtime.config import EngineConfig
 
-LADDER: Final = (("Q2_K", "q4_0"), ("Q3_K_S", "q4_0"), ("Q4_0", "q4_0"), ("Q4_K_M", None), ("Q8_0", None))
+LADDER: Final = (("Q8_0", None), ("Q4_K_M", None), ("Q4_0", "q4_0"), ("Q3_K_S", "q4_0"), ("Q2_K", "q4_0"))
 """Mixes to try, and the type of the output head where it is not the mix's own."""
-TOLERANCE: Final = 0.98
-"""Of the source's agreement with the target, what a draft has to keep; what larger files could add is not worth it."""
+MIN_SAVED: Final = 0.06
+"""A mix is tried only where its file is smaller than the next one's by that share: of fewer bits a byte takes longer.
+(Where rows are not whole blocks of a K-quant, 256 values, mixes of few bits save hardly any.)"""
 MAX_DRAFTED: Final = 16
 """Tokens drafted at once, at most."""
 _HEAD: Final = r"^(output|token_embd)\.weight$"
@@ -46,8 +47,8 @@ class Agreement:
 
 
 def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override]) -> list[Recipe]:
-    """From the smallest file on; where mixes give all tensors the same types, one of them. The user's overrides go
-    before those of the head."""
+    """From the smallest file on; of those about as large the largest. The user's overrides go before those of the
+    head."""
     recipes = [
         choose_types(
             info,
@@ -57,8 +58,11 @@ def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override])
         )
         for mix, head in LADDER
     ]
-    distinct = {tuple(tensor.type for tensor in recipe.tensors): recipe for recipe in reversed(recipes)}
-    return sorted(distinct.values(), key=lambda recipe: recipe.num_bytes)
+    rungs: list[Recipe] = []
+    for recipe in sorted(recipes, key=lambda recipe: recipe.num_bytes, reverse=True):
+        if not rungs or recipe.num_bytes <= (1 - MIN_SAVED) * rungs[-1].num_bytes:
+            rungs.append(recipe)
+    return rungs[::-1]
 
 
 def agreement(
@@ -88,11 +92,6 @@ def shorten(path: Path, out: Path, used: Iterable[int], num_tokens: int, *, prog
         write_short(source, out, token_ids, reads_as(vocabulary, token_ids), progress=progress)
 
 
-def agrees(source: Agreement, one: Agreement) -> bool:
-    """Whether it guesses as well as the source does, nearly."""
-    return one.same_top >= TOLERANCE * source.same_top
-
-
 def expected_gain(same_top: float, cost: float) -> float:
     """How many times as fast the target would be with a draft that is right so often and takes `cost` of the target's
     time a token: that of the best number of drafted tokens (Leviathan et al. 2023, theorem 3.8). What it costs the
@@ -102,6 +101,11 @@ def expected_gain(same_top: float, cost: float) -> float:
         expected += same_top**num_drafted
         best = max(best, expected / (num_drafted * cost + 1))
     return best
+
+
+def gain_by_size(same_top: float, num_bytes: int, target_bytes: int) -> float:
+    """The expected gain if the times of a token were as the sizes: what can be said of a file before it is there."""
+    return expected_gain(same_top, num_bytes / target_bytes)
 
 
 def choose_draft(files: Sequence[Agreement], costs: Mapping[str, float]) -> Agreement:

@@ -162,7 +162,7 @@ def test_how_many_tokens_are_tried(target: Path, wanted: object, vocab_size: int
 
 def test_small_vocabularies_stay_whole(target: Path) -> None:
     told, _ = make(target, no_imatrix=True)
-    assert [one["type"] for one in told["candidates"]] == ["Q2_K", "Q4_K_M", "Q8_0"]  # the others are one of these
+    assert [one["type"] for one in told["candidates"]] == ["Q4_0", "Q4_K_M", "Q8_0"]  # the others are one of these
 
 
 def test_the_list_and_show_say_what_it_is(machine: Machine, short: Path) -> None:

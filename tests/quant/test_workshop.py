@@ -1,6 +1,7 @@
 # What is between statistics and files: what is kept, what is held out, what a budget buys, which draft is taken.
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from ingle.models.gguf_info import read_model_info
 from ingle.quant.activations import capture, cut
 from ingle.quant.calibrate import Calibration, split
-from ingle.quant.draft import LADDER, MAX_DRAFTED, Agreement, agrees, choose_draft, expected_gain, ladder
+from ingle.quant.draft import MAX_DRAFTED, MIN_SAVED, Agreement, choose_draft, expected_gain, gain_by_size, ladder
 from ingle.quant.errors import BadRecipe, BadText
 from ingle.quant.fold import TensorScale
 from ingle.quant.kept import MAX_KEPT, Kept, key_of
@@ -266,18 +267,24 @@ def test_the_expected_gain_is_that_of_playing_it_through(same_top: float, cost: 
     assert expected_gain(same_top, cost) == pytest.approx(best)
 
 
-def test_nearly_as_right_is_right_enough() -> None:
-    assert agrees(Agreement("source", 900, 0.80), Agreement("Q4_0", 300, 0.785))
-    assert not agrees(Agreement("source", 900, 0.80), Agreement("Q4_0", 300, 0.78))  # 0.98 × 0.80 = 0.784
+def test_by_size_more_bytes_have_to_be_worth_it() -> None:
+    """Agreement and sizes of a 0.5B model that drafts for a 1.5B one: Q4_0 against the most Q4_K_M could give."""
+    assert gain_by_size(0.765, 360, 1117) == expected_gain(0.765, 360 / 1117)
+    assert gain_by_size(0.765, 360, 1117) > gain_by_size(0.783, 485, 1117)
+    assert gain_by_size(0.60, 360, 1117) < gain_by_size(0.783, 485, 1117)
 
 
-def test_drafts_are_tried_from_the_smallest_on_and_none_twice(tmp_path: Path) -> None:
-    """Rows of 64 are whole blocks of no K-quant: most mixes come down to the same types."""
-    info = read_model_info(write_llama(tmp_path / "narrow.gguf"))
-    recipes = ladder(info, has_imatrix=True, overrides=())
-    types = [tuple(tensor.type for tensor in recipe.tensors) for recipe in recipes]
-    assert len(set(types)) == len(types) < len(LADDER)
-    assert [recipe.num_bytes for recipe in recipes] == sorted(recipe.num_bytes for recipe in recipes)
+def test_drafts_are_tried_from_the_smallest_on_where_bytes_are_saved(tmp_path: Path) -> None:
+    narrow = read_model_info(write_llama(tmp_path / "narrow.gguf"))
+    wide = replace(narrow, tensors=tuple(replace(one, shape=tuple(8 * n for n in one.shape)) for one in narrow.tensors))
+    names = {}
+    for width, info in ((64, narrow), (512, wide)):
+        recipes = ladder(info, has_imatrix=True, overrides=())
+        for smaller, larger in itertools.pairwise(recipes):
+            assert smaller.num_bytes <= (1 - MIN_SAVED) * larger.num_bytes
+        names[width] = [recipe.mix.name for recipe in recipes]
+    assert names[512][:3] == ["Q2_K", "Q3_K_S", "Q4_0"]
+    assert names[64][0] == "Q4_0", "rows of 64 are whole blocks of no K-quant: Q2_K comes down to nearly the same"
 
 
 def test_candidates_of_killed_processes_are_removed(tmp_path: Path) -> None:
