@@ -47,6 +47,9 @@ MAX_MODEL_DRAFTS = 15
 CHUNK_TOKENS = 128
 """Of a text that is new to the draft model, read in one step."""
 
+MIN_READ_TOKENS = 16
+"""Read at once, they tell what reading takes."""
+
 SETUP_STEPS = 256
 """Steps over which the reading of a text is spread when it is weighed whether drafts pay: no more than are left."""
 
@@ -242,8 +245,11 @@ class ModelDrafter:
         logits = self._execute(rows, turns, interruptible=num_tokens >= CHUNK_TOKENS // 2)
         if logits is None:
             return []
+        seconds = time.perf_counter() - started
         if num_tokens == len(turns):
-            self._costs.note(num_tokens, time.perf_counter() - started)
+            self._costs.note(num_tokens, seconds)
+        elif num_tokens >= MIN_READ_TOKENS:
+            self._read_token_s = seconds / num_tokens
         more = []
         for turn, row in zip(turns, logits, strict=True):
             sequence = turn.sequence

@@ -72,6 +72,11 @@ class DraftCounters:
         for position in range(num_right):
             places[position] += 1
 
+    @property
+    def lost_share(self) -> float:
+        """Share of all time that drafts have cost more than they gave."""
+        return max(0.0, 1 - self.plain_s / self.decode_s) if self.decode_s else 0.0
+
     def stats(self, plain_token_s: float | None) -> DraftStats:
         num_accepted = sum(self.accepted_by_position)
         was_tried = self.num_drafts + self.num_given_up > 0

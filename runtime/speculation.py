@@ -28,8 +28,11 @@ from ingle.runtime.trials import TRIAL_TOKENS, Trials
 SHADOW_TOKENS = 16
 """Of a draft that is not computed, so many tokens are compared with what is said instead."""
 
+MIN_REFERENCES = 3
+"""Plain steps before any draft: drafts are judged against them, and the first ones of a process take longer."""
+
 REFERENCE_STEPS = 64
-"""After so many steps without one, a plain step: drafts are judged against it, and its cost rises with the context."""
+"""After so many steps without one, a plain step again: its cost rises with the context."""
 
 SURENESS_FADING = 0.94
 """What a token still counts for the sureness of a text when the next one comes."""
@@ -162,8 +165,8 @@ class Speculation:
     def _decide(self, choices: SequenceOf[_Choice], num_running: int) -> list[int]:
         if self._fixed is not None:
             return [min(self._fixed, choice.offer.num_tokens) for choice in choices]
-        age = self._costs.age(num_running)
-        if age is None or age > REFERENCE_STEPS:
+        costs = self._costs
+        if costs.num_measured(num_running) < MIN_REFERENCES or (costs.age(num_running) or 0) > REFERENCE_STEPS:
             return [0] * len(choices)
         prospects = [_prospect(choice.state, choice.offer) for choice in choices]
         lengths = self._lengths.choose(prospects, num_running)
@@ -178,9 +181,13 @@ class Speculation:
     ) -> None:
         """Let a draft model show what it is worth, if it is time."""
         models = [which for which, choice in enumerate(choices) if not choice.offer.tokens]
-        gains = [self._lengths.gain(prospects[which], num_running, TRIAL_TOKENS) for which in models]
-        sureness = max((choices[which].state.sureness for which in models), default=0.0)
-        if models and self._trials.is_due(max(gains), sureness):
+        plain_s = self._costs.estimate(num_running)
+        if not models or plain_s is None:
+            return
+        gain = max(self._lengths.gain(prospects[which], num_running, TRIAL_TOKENS) for which in models)
+        sureness = max(choices[which].state.sureness for which in models)
+        setup = max(prospects[which].setup_s for which in models) / plain_s
+        if self._trials.is_due(gain, sureness, self._counters.lost_share, setup):
             for which in models:
                 lengths[which] = min(TRIAL_TOKENS, choices[which].offer.num_tokens)
 

@@ -11,7 +11,7 @@ from ingle.runtime.acceptance import NUM_PLACES, PRIOR, Acceptance, place_of
 from ingle.runtime.config import DraftConfig
 from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.draft_ngram import NgramDrafter
-from ingle.runtime.request import RequestId
+from ingle.runtime.request import RequestId, RequestOutput
 from ingle.runtime.sequence import Sequence
 from ingle.runtime.speculation import REFERENCE_STEPS, Speculation
 from ingle.runtime.step import Row, StepPlan
@@ -97,7 +97,8 @@ class Steps:
         self.sequence.append(token)
         self.sequence.num_drafts = 0
         row = Row(0, 0, self.sequence.tokens[: 1 + len(drafts)], 1 + len(drafts))
-        self.speculation.note_step(StepPlan((), (row,)), [], seconds * (1 + 0.5 * len(drafts)))
+        output = RequestOutput(self.sequence.id, (token,), "", self.sequence.metrics)
+        self.speculation.note_step(StepPlan((), (row,)), [output], seconds * (1 + 0.5 * len(drafts)))
 
 
 class _Computed:
