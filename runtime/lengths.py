@@ -7,7 +7,7 @@ to win if those rows turn out to be nearly free. And what was measured while the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ingle.runtime.config import MAX_DRAFTS
@@ -60,13 +60,11 @@ class Lengths:
         plain_s = self.costs.estimate(num_rows)
         if plain_s is None:
             return [0] * len(prospects)
-        options = _options(prospects, num_rows, self.costs.estimate, max_drafts)
-        best = max(options, key=lambda option: option.rate, default=None)
-        plain_rate = num_rows / plain_s
-        if best is not None and best.rate <= MIN_GAIN * plain_rate:
-            best = None
-        hopeful = _options(prospects, num_rows, self._hoped_s, max_drafts)
-        best = self._tried(hopeful, num_rows, best, plain_rate) or best
+        options = _options(prospects, num_rows, max_drafts)
+        rate, best = max(self._rated(options, self.costs.estimate), key=_by_rate, default=(0.0, None))
+        if rate <= MIN_GAIN * num_rows / plain_s:
+            rate, best = num_rows / plain_s, None
+        best = self._tried(options, rate, 0.0 if best is not None else MIN_HOPE * num_rows) or best
         lengths = [0] * len(prospects)
         if best is not None:
             for which in best.shares:
@@ -80,9 +78,9 @@ class Lengths:
         if plain_s is None:
             return 0.0
         max_drafts = MAX_DRAFTS if num_drafts is None else num_drafts
-        options = _options([prospect], num_rows, self.costs.estimate, max_drafts)
-        rates = [option.rate for option in (options if num_drafts is None else options[-1:])]
-        return max(rates, default=0.0) * plain_s / num_rows
+        options = _options([prospect], num_rows, max_drafts)
+        rated = self._rated(options if num_drafts is None else options[-1:], self.costs.estimate)
+        return max((rate for rate, _ in rated), default=0.0) * plain_s / num_rows
 
     def goes_on(self, first: float, prospect: Prospect, num_drafts: int) -> bool:
         """Whether the rest of `num_drafts` of a sequence that is alone is worth its time where the first is there, and
@@ -104,17 +102,26 @@ class Lengths:
             return costs.least(num_rows)
         return costs.lowest(num_rows) if (costs.age(num_rows) or 0) > STALE_STEPS else None
 
-    def _tried(
-        self, options: Sequence[_Option], num_rows: int, best: _Option | None, plain_rate: float
-    ) -> _Option | None:
-        """Something to find out about, if it is time and there is hope. `options`: with what they may take at best."""
-        min_rate = MIN_GAIN * (plain_rate if best is None else best.rate)
-        min_tokens = 0.0 if best is not None else MIN_HOPE * num_rows
+    @staticmethod
+    def _rated(options: Sequence[_Option], seconds: Callable[[int], float | None]) -> Iterator[tuple[float, _Option]]:
+        """Expected tokens a second of each, by what a step of so many rows takes; without those of which that is not
+        known."""
+        for option in options:
+            step_s = seconds(option.num_rows)
+            if step_s is not None:
+                yield option.num_tokens / (step_s + option.draft_s), option
+
+    def _tried(self, options: Sequence[_Option], rate: float, min_tokens: float) -> _Option | None:
+        """Something to find out about, if it is time and there is hope to do better than `rate` tokens a second."""
         num_measured = self.costs.num_measured
-        hopeful = [option for option in options if option.rate > min_rate and option.num_tokens >= min_tokens]
-        stale = [option for option in hopeful if num_measured(num_rows + option.total) >= NUM_TRIES]
+        hopeful = [
+            (hoped, option)
+            for hoped, option in self._rated(options, self._hoped_s)
+            if hoped > MIN_GAIN * rate and option.num_tokens >= min_tokens
+        ]
+        stale = [(hoped, option) for hoped, option in hopeful if num_measured(option.num_rows) >= NUM_TRIES]
         if stale:
-            return max(stale, key=lambda option: option.rate)
+            return max(stale, key=_by_rate)[1]
         if not hopeful:
             return None
         self._wait -= 1
@@ -122,27 +129,26 @@ class Lengths:
             return None
         self._interval *= 2
         self._wait = self._interval
-        return max(hopeful, key=lambda option: (-num_measured(num_rows + option.total), option.rate))
+        return max(hopeful, key=lambda one: (-num_measured(one[1].num_rows), one[0]))[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """So many drafts in a step, those of `shares` (which prospect each belongs to), and what to expect of it."""
+    """A step of `num_rows` rows, drafts included, those of `shares` (which prospect each belongs to), and what to
+    expect of it."""
 
-    total: int
+    num_rows: int
     shares: Sequence[int]
     num_tokens: float
-    rate: float  # tokens a second
+    draft_s: float
 
 
-def _options(
-    prospects: Sequence[Prospect],
-    num_rows: int,
-    seconds: Callable[[int], float | None],
-    max_drafts: int,
-) -> list[_Option]:
-    """Numbers of drafts to weigh, fewest first, by what a step of so many rows takes; those without `seconds` are left
-    out."""
+def _by_rate(rated: tuple[float, _Option]) -> float:
+    return rated[0]
+
+
+def _options(prospects: Sequence[Prospect], num_rows: int, max_drafts: int) -> list[_Option]:
+    """Numbers of drafts to weigh, fewest first."""
     ranked = sorted(
         (-worth, which, position) for which, p in enumerate(prospects) for position, worth in enumerate(p.survival)
     )[:max_drafts]
@@ -155,9 +161,8 @@ def _options(
         prospect = prospects[which]
         draft_s = max(draft_s, (position + 1) * prospect.token_s)
         setup_s = max(setup_s, prospect.setup_s)
-        if total in totals and (step_s := seconds(num_rows + total)) is not None:
-            rate = num_tokens / (step_s + draft_s + setup_s)
-            options.append(_Option(total, shares[:total], num_tokens, rate))
+        if total in totals:
+            options.append(_Option(num_rows + total, shares[:total], num_tokens, draft_s + setup_s))
     return options
 
 

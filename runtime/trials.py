@@ -6,7 +6,8 @@ near the point at which drafts pay, the next one comes soon: it costs little, an
 it ended without hope, none comes before what drafts have cost so far is a small part of the whole time.
 
 What the target itself is sure of costs nothing to know, and is what a draft model guesses best. Where the text has
-become much surer than it was in a trial (an answer opens in prose and goes on in code), the next one comes at once.
+become much surer than it was in a trial (an answer opens in prose and goes on in code), the next one comes at once,
+unless much has to be read for few steps.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_LOSS = 0.01
 """Share of all time that drafts may have cost when another trial begins after one without hope."""
 
 MAX_SETUP = 0.1
-"""What reading may cost each step that is left, in plain steps, where the last trial was in vain."""
+"""What reading may cost each step that is left, in plain steps, for surer text to be tried at once."""
 
 MORE_SURE = 0.3
 """By how much the share of sure tokens has to have risen since a trial for what it found to be out of date."""
@@ -57,10 +58,8 @@ class Trials:
         left, as a multiple of those of a plain step."""
         if self._num_steps == 0:
             self._wait = max(0, self._wait - 1)
-            is_surer = sureness >= self._sureness + MORE_SURE
+            is_surer = sureness >= self._sureness + MORE_SURE and setup <= MAX_SETUP
             if not is_surer and (self._wait > 0 or (loss > MAX_LOSS and not self._had_hope)):
-                return False
-            if setup > MAX_SETUP and self._num_trials > 0:
                 return False
         has_hope = gain >= FIRST_HOPE + (LAST_HOPE - FIRST_HOPE) * self._num_steps / MAX_STEPS
         if self._num_steps < (MAX_STEPS if has_hope else MIN_STEPS):

@@ -109,6 +109,7 @@ def test_a_short_one_is_taken_where_it_agrees_and_drafts(target: Path, monkeypat
     monkeypatch.setattr("ingle.cli.quantize_draft.agreement", _always_agrees)
     told, _ = make(target, draft_vocab=290, no_imatrix=True)
     assert told["type"].endswith(" short")
+    assert [one["type"] for one in told["candidates"]] == ["Q4_0", "Q4_0 short"], "a larger one could not gain more"
     path = target.with_name("target-draft.gguf")
     info = read_model_info(path, to_draft=True)
     assert info.short_vocabulary is not None
