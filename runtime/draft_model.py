@@ -25,7 +25,7 @@ import numpy as np
 
 from ingle.models.needs import CELL_STEP
 from ingle.runtime.blocks import BlockTable, root_hash
-from ingle.runtime.config import EngineConfig
+from ingle.runtime.config import DraftConfig, EngineConfig
 from ingle.runtime.cost import StepCosts
 from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.draft_vocabulary import DraftVocabulary
@@ -42,7 +42,7 @@ MAX_VIEW_TOKENS = 1024
 """A view of a text grows up to this with the answer, and then begins anew: as it does where most is unread."""
 
 MAX_MODEL_DRAFTS = 15
-"""For a step: each takes a step of the draft model, and of so many hardly ever all are right."""
+"""For a step, where no other number was asked for: of so many hardly ever all are right, and each takes its time."""
 
 CHUNK_TOKENS = 128
 """Of a text that is new to the draft model, read in one step."""
@@ -99,16 +99,16 @@ class ModelDrafter:
         vocabulary: DraftVocabulary,
         ends: Callable[[int], bool],
         config: EngineConfig,
-        window: int,
+        draft: DraftConfig,
         interrupt: Interrupt,
     ) -> None:
-        """`config`, `interrupt`: the target's. `ends`: whether a token, the target's, ends a generation. `window`: of a
-        long text, tokens to read."""
+        """`config`, `interrupt`: the target's. `ends`: whether a token, the target's, ends a generation."""
         self._stack = ExitStack()
         self._vocabulary = vocabulary
         self._ends = ends
-        self._window = window
-        first, most = draft_cells(config, window)
+        self._window = draft.window
+        self._max_drafts = draft.num_tokens or MAX_MODEL_DRAFTS
+        first, most = draft_cells(config, draft.window)
         config = draft_config(config)
         self._executor = Executor(model, config, first, interrupt)
         self._stack.callback(self._executor.close)
@@ -135,7 +135,7 @@ class ModelDrafter:
         num_unread = min(sequence.num_tokens if view is None else _num_unread(sequence, view), 2 * self._window)
         num_steps = max(1, min(SETUP_STEPS, sequence.max_tokens - sequence.num_tokens))
         setup_s = max(0, num_unread - 2) * (self._read_token_s or 0.0) / num_steps
-        num_tokens = min(num_tokens, MAX_MODEL_DRAFTS)
+        num_tokens = min(num_tokens, self._max_drafts)
         return Offer("model", num_tokens, token_s=self._costs.estimate(1) or 0.0, setup_s=setup_s)
 
     def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:

@@ -55,7 +55,7 @@ def open_drafting(
         model = load_model(config.draft.model, config)
         stack.callback(model.close)
         _refuse_stateful(model, config.draft.model.name)
-        drafter = ModelDrafter(model, vocabulary, target.is_eog, config, config.draft.window, interrupt)
+        drafter = ModelDrafter(model, vocabulary, target.is_eog, config, config.draft, interrupt)
         stack.callback(drafter.close)
         drafters.append(drafter)
     return Speculation(config.draft, drafters)

@@ -24,6 +24,11 @@ def test_gaps_between_tokens() -> None:
     assert "between tokens" not in stats.sentence(RequestMetrics(0.0, seed=1, num_prompt_tokens=3))
 
 
+@pytest.mark.parametrize(("decode_s", "plain_s", "lost"), [(0.0, 0.0, 0.0), (2.0, 3.0, 0.0), (4.0, 3.0, 0.25)])
+def test_what_drafts_have_lost(decode_s: float, plain_s: float, lost: float) -> None:
+    assert DraftCounters(decode_s=decode_s, plain_s=plain_s).lost_share == lost
+
+
 def test_drafts() -> None:
     metrics = RequestMetrics(0.0, seed=1, num_prompt_tokens=3, num_draft_tokens=40, num_accepted_tokens=30)
     counters = DraftCounters(draft_s=0.25, verify_s=1.5, decode_s=2.0, plain_s=3.0)

@@ -13,7 +13,7 @@ from ingle.runtime.draft import GoesOn, Offer
 from ingle.runtime.draft_ngram import NgramDrafter
 from ingle.runtime.request import RequestId, RequestOutput
 from ingle.runtime.sequence import Sequence
-from ingle.runtime.speculation import REFERENCE_STEPS, Speculation
+from ingle.runtime.speculation import MIN_REFERENCES, REFERENCE_STEPS, Speculation
 from ingle.runtime.step import Row, StepPlan
 from ingle.runtime.trials import HOPELESS_WAIT_STEPS, MIN_STEPS, TRIAL_TOKENS
 from tests.fakes import sequence_of
@@ -172,6 +172,7 @@ def test_a_model_that_pays_is_used_and_now_and_then_compared_with_a_plain_step()
     steps = Steps(speculation, [1, 2])
     for _ in range(300):
         steps.say(3, seconds=0.1)
+    assert [num > 0 for num in steps.num_drafted[: MIN_REFERENCES + 1]] == [False] * MIN_REFERENCES + [True]
     late = steps.num_drafted[40:]
     assert late.count(0) == pytest.approx(260 / (REFERENCE_STEPS + 1), abs=2)
 

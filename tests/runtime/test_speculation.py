@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ingle.runtime.config import DraftConfig, EngineConfig
+from ingle.runtime.draft_model import MAX_MODEL_DRAFTS
 from ingle.runtime.engine import Engine
 from ingle.runtime.errors import InvalidRequest
 from ingle.runtime.llama_context import LlamaContext
@@ -129,6 +130,16 @@ def test_a_model_that_drafts_for_itself_is_always_right(judge: Judge) -> None:
     metrics = outputs[-1].metrics
     assert (metrics.num_draft_tokens, metrics.num_accepted_tokens, metrics.num_output_tokens) == (50, 50, 61)
     assert len(metrics.itl_s) == 10  # gaps between deliveries
+
+
+@only_llama
+def test_a_length_that_was_asked_for_is_kept_by_a_model_too(judge: Judge) -> None:
+    num_tokens = MAX_MODEL_DRAFTS + 5
+    with open_engine(judge, drafts(judge, "self", num_tokens)) as engine:
+        ask(engine, greedy(prompt_of(20), 2 + num_tokens))
+        stats = engine.stats().drafts
+    assert stats is not None
+    assert stats.accepted_by_position == (1,) * num_tokens
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "self", "other"])
