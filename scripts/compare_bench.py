@@ -37,6 +37,7 @@ from ingle.cli.bench.result import Result
 from ingle.cli.bench.statistics import paired_ratio_interval
 from ingle.models.gguf_info import read_model_info
 from ingle.models.resolve import ModelRef, resolve
+from ingle.models.wheel import atomic_file
 from ingle.runtime.config import EngineConfig, default_num_threads
 from ingle.runtime.llama import SPIN_COUNT, commit
 from ingle.runtime.llama_context import Interrupt
@@ -226,16 +227,6 @@ def compare_all(
     return rows, build_commit
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Raises OSError, and then `path` is as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def fits(row: dict[str, Any]) -> bool:
     return bool(abs(row["ratio"] - 1) <= TOLERANCE)
 
@@ -262,7 +253,8 @@ def main() -> int:
         if options.model is not None:
             told["model"] = options.model.name
         try:
-            write_whole(options.json, json.dumps(told) + "\n")
+            with atomic_file(options.json) as file:
+                file.write(json.dumps(told).encode() + b"\n")
         except OSError as error:
             print(f"error: {options.json}: {error.strerror}", file=sys.stderr)
             return 2
