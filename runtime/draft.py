@@ -32,8 +32,8 @@ class Offer:
 
 
 GoesOn = Callable[[Sequence, float], bool]
-"""Asked once of a sequence whose first draft a model has made: whether it is worth the others, and being computed. The
-float: by how much that token's score leads the next best (`Sampler.sample_and_lead`)."""
+"""Asked once of a sequence whose first draft a model has made, perhaps with some more: whether it is worth the others,
+and being computed. The float: by how much that token's score leads the next best (`Sampler.sample_and_lead`)."""
 
 
 class Drafter(Protocol):

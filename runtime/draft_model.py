@@ -26,8 +26,9 @@ import numpy as np
 from ingle.models.needs import CELL_STEP
 from ingle.runtime.blocks import BlockTable, root_hash
 from ingle.runtime.config import DraftConfig, EngineConfig
-from ingle.runtime.cost import StepCosts
+from ingle.runtime.cost import TILE_ROWS, StepCosts
 from ingle.runtime.draft import GoesOn, Offer
+from ingle.runtime.draft_guesses import Guesses
 from ingle.runtime.draft_vocabulary import DraftVocabulary
 from ingle.runtime.elastic_pool import ElasticPool, round_up
 from ingle.runtime.executor import Executor
@@ -70,12 +71,14 @@ class _View:
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """A sequence that is being drafted for: the tokens to compute next, and how many drafts are wanted in all."""
+    """A sequence that is being drafted for: the tokens to compute next, how many drafts are wanted in all, and what is
+    guessed to be the next of them."""
 
     sequence: Sequence
     view: _View
     todo: Tokens
     num_wanted: int
+    guesses: list[int] = field(default_factory=list)
 
 
 def draft_config(config: EngineConfig) -> EngineConfig:
@@ -125,6 +128,7 @@ class ModelDrafter:
         self._n_batch = config.n_batch
         self._views: dict[RequestId, _View] = {}
         self._costs = StepCosts()
+        self._guesses = Guesses(self._costs)
         self._read_token_s: float | None = None
 
     def close(self) -> None:
@@ -141,6 +145,9 @@ class ModelDrafter:
     def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         turns = [turn for sequence, _, num_tokens in wanted if (turn := self._begin(sequence, num_tokens)) is not None]
         if turns and self._read_ahead(turns):
+            if len(turns) == 1:  # several fill their tiles with each other
+                turn = turns[0]
+                turn.guesses = self._guesses.make(turn.sequence, len(turn.todo), turn.num_wanted)
             while turns:
                 turns = self._step(turns, goes_on)
         if self._checks:
@@ -150,11 +157,8 @@ class ModelDrafter:
             self._executor.check({t.slot: t.num_tokens + ahead.get(t.slot, 0) for t in self._kv.tables()})
 
     def forget(self, id: RequestId) -> None:
-        view = self._views.pop(id, None)
-        if view is not None:
-            if view.ahead:
-                self._kv.rollback(view.table)
-            self._kv.retire(view.table)
+        self._guesses.forget(id)
+        self._close(id)
 
     # -- what of a sequence is computed ----------------------------------------------------------------------------
 
@@ -164,7 +168,7 @@ class ModelDrafter:
         if view is not None:
             is_long = sequence.num_tokens + num_tokens - view.base > MAX_VIEW_TOKENS
             if is_long or _num_unread(sequence, view) > 2 * self._window:
-                self.forget(sequence.id)
+                self._close(sequence.id)
                 view = None
         if view is None:
             base = max(0, sequence.num_tokens - self._window) // self._window * self._window
@@ -197,6 +201,13 @@ class ModelDrafter:
             self._grow(self._kv.num_blocks_wanted(seen, root, wanted))
             table = self._kv.open(seen, root, wanted)
         return table
+
+    def _close(self, id: RequestId) -> None:
+        view = self._views.pop(id, None)
+        if view is not None:
+            if view.ahead:
+                self._kv.rollback(view.table)
+            self._kv.retire(view.table)
 
     def _reserve(self, table: BlockTable, num_tokens: int) -> bool:
         if self._kv.reserve(table, num_tokens):
@@ -235,35 +246,61 @@ class ModelDrafter:
         return True
 
     def _step(self, turns: list[_Turn], goes_on: GoesOn) -> list[_Turn]:
-        """One draft for each; returns those that want more."""
+        """One draft for each, and as many as were guessed right; returns those that want more."""
         rows = []
         for turn in turns:
-            table, tokens = turn.view.table, self._vocabulary.rows(turn.todo)
-            rows.append(Row(table.slot, table.num_tokens + len(turn.view.ahead), tokens, 1))
+            table, tokens, num_logits = turn.view.table, turn.todo, 1
+            if turn.guesses:
+                tokens = np.concatenate([tokens, np.array(turn.guesses, dtype=np.int32)])
+                num_logits = len(tokens)  # all of them: the output head has tiles, too
+            start = table.num_tokens + len(turn.view.ahead)
+            rows.append(Row(table.slot, start, self._vocabulary.rows(tokens), num_logits))
         num_tokens = sum(len(row.tokens) for row in rows)
         started = time.perf_counter()
         logits = self._execute(rows, turns, interruptible=num_tokens >= CHUNK_TOKENS // 2)
         if logits is None:
             return []
         seconds = time.perf_counter() - started
-        if num_tokens == len(turns):
+        if num_tokens == len(turns) or num_tokens <= TILE_ROWS:
             self._costs.note(num_tokens, seconds)
         elif num_tokens >= MIN_READ_TOKENS:
             self._read_token_s = seconds / num_tokens
         more = []
-        for turn, row in zip(turns, logits, strict=True):
-            sequence = turn.sequence
+        end = 0
+        for turn, row in zip(turns, rows, strict=True):
+            end += row.num_logits
             self._note_computed(turn, len(turn.todo) - 1)  # nothing, but for the first draft
             turn.view.ahead += turn.todo.tolist()
-            row = self._vocabulary.logits(row)
-            token, lead = sequence.sampler.sample_and_lead(row, sequence.tokens_and_drafts)
-            sequence.add_draft(token)
-            if sequence.num_drafts == 1 and not goes_on(sequence, lead):
-                sequence.num_drafts = 0
-            elif sequence.num_drafts < turn.num_wanted and not self._ends(token):
-                turn.todo = np.array([token], dtype=np.int32)
+            if self._choose(turn, logits[end - 1 - len(turn.guesses) : end], goes_on):
                 more.append(turn)
         return more
+
+    def _choose(self, turn: _Turn, logits: Logits, goes_on: GoesOn) -> bool:
+        """Draft from `logits` [1 + guesses, rows of the draft model] for as long as the guesses are right; whether more
+        is wanted."""
+        sequence, guesses = turn.sequence, turn.guesses
+        is_first = not sequence.num_drafts
+        leads: list[float] = []
+        num_right = 0
+        for row in logits:
+            token, lead = sequence.sampler.sample_and_lead(self._vocabulary.logits(row), sequence.tokens_and_drafts)
+            sequence.add_draft(token)
+            leads.append(lead)
+            is_right = guesses[num_right : num_right + 1] == [token]
+            num_right += is_right
+            is_over = sequence.num_drafts == turn.num_wanted or self._ends(token)
+            if is_over or not is_right:
+                break
+        turn.todo = np.array([token], dtype=np.int32)
+        if guesses:
+            self._guesses.note(num_right, min(len(leads), len(guesses)))
+            turn.guesses = []
+            turn.view.ahead += guesses[:num_right]
+            self._kv.rollback(turn.view.table, len(turn.view.ahead))
+        if is_first and not goes_on(sequence, leads[0]):
+            sequence.num_drafts = 0
+            return False
+        return not is_over
 
     def _execute(self, rows: SequenceOf[Row], turns: SequenceOf[_Turn], *, interruptible: bool) -> Logits | None:
         """The logits of `rows`; ``None`` where the step was cut short, and then no cells of drafts are left."""

@@ -126,9 +126,10 @@ class KVManager:
                 self.index.add_full(block)
                 self._filled.append((table, number))
 
-    def rollback(self, table: BlockTable) -> None:
-        """Cells past the committed tokens hold what does not count (rejected drafts, a step cut short): drop them."""
-        self._ops.append(DropCells(table.slot, table.num_tokens if self.shares else 0))
+    def rollback(self, table: BlockTable, num_kept: int = 0) -> None:
+        """Cells past the committed tokens hold what does not count (rejected drafts, a step cut short): drop them, but
+        for the first `num_kept`."""
+        self._ops.append(DropCells(table.slot, table.num_tokens + num_kept if self.shares else 0))
         if not self.shares:  # a recurrent state cannot be cut: begin again
             self._trim(table, 0)
             table.num_tokens = 0

@@ -82,17 +82,17 @@ class Lengths:
         rated = self._rated(options if num_drafts is None else options[-1:], self.costs.estimate)
         return max((rate for rate, _ in rated), default=0.0) * plain_s / num_rows
 
-    def goes_on(self, first: float, prospect: Prospect, num_drafts: int) -> bool:
-        """Whether the rest of `num_drafts` of a sequence that is alone is worth its time where the first is there, and
-        right with probability `first`: against leaving it and taking a plain step, and going on as fast as the better
-        of both does."""
+    def goes_on(self, first: float, prospect: Prospect, num_drafts: int, num_made: int = 1) -> bool:
+        """Whether the rest of `num_drafts` of a sequence that is alone is worth its time where `num_made` are there,
+        the first of them right with probability `first`: against leaving them and taking a plain step, and going on as
+        fast as the better of both does."""
         plain_s, step_s = self.costs.estimate(1), self.costs.estimate(1 + num_drafts)
         if plain_s is None or step_s is None or self._hoped_s(1 + num_drafts) is not None:
             return True  # it is computed to find out
         survival = prospect.survival[:num_drafts]
         total = sum(survival)
         drafted_rate = (1 + total) / (step_s + num_drafts * prospect.token_s + prospect.setup_s)
-        seconds = step_s - plain_s + (num_drafts - 1) * prospect.token_s
+        seconds = step_s - plain_s + (num_drafts - num_made) * prospect.token_s
         return first * total / survival[0] >= max(1 / plain_s, drafted_rate) * seconds
 
     def _hoped_s(self, num_rows: int) -> float | None:

@@ -192,18 +192,18 @@ class Speculation:
                 lengths[which] = min(TRIAL_TOKENS, choices[which].offer.num_tokens)
 
     def _goes_on(self, sequence: Sequence, lead: float) -> bool:
-        """Whether the first draft of a model, which leads the next best by so much, is worth more of them. Beside other
-        sequences it is: they wait for the same step."""
+        """Whether drafts of a model, the first of which leads the next best by so much, are worth going on with. Beside
+        other sequences they are: those wait for the same step."""
         state = self._states[sequence.id]
         state.lead = lead_kind(lead)
         if self._fixed is not None or len(self._states) > 1:
             return True
         assert state.offer is not None
         first = state.acceptance.rates(state.lead)[0]
-        if self._lengths.goes_on(first, _prospect(state, state.offer), state.num_wanted):
+        if self._lengths.goes_on(first, _prospect(state, state.offer), state.num_wanted, sequence.num_drafts):
             return True
         self._counters.num_given_up += 1
-        token = int(sequence.tokens_and_drafts[-1])
+        token = int(sequence.tokens_and_drafts[sequence.num_tokens])
         state.shadow = _Shadow((state.offer.kind, state.lead), sequence.num_tokens, (token,))
         return False
 

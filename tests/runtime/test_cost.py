@@ -132,6 +132,7 @@ def test_a_doubtful_first_draft_is_given_up() -> None:
     dear = Prospect([0.1, 0.01, 0.001], token_s=0.02)  # 5.8 tokens a second: a plain step is what it is held against
     assert lengths.goes_on(0.64, dear, 3)
     assert not lengths.goes_on(0.62, dear, 3)
+    assert [lengths.goes_on(first, prospect, 3, 3) for first in (0.19, 0.20)] == [False, True], "30 ms: 0.47 tokens"
     assert Lengths(StepCosts()).goes_on(0.0, prospect, 3), "nothing is known"
 
 

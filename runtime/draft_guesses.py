@@ -1,0 +1,68 @@
+"""Guesses at what a draft model is about to draft: what followed in the text, computed in rows that cost next to
+nothing.
+
+After a draft that was right as a whole the draft model begins with two rows (its last draft, and the token the target
+added); kernels compute rows in tiles of `TILE_ROWS`, so four may take no longer than two. The rows to spare are filled
+with the tokens that the text itself suggests: each one that the draft model would have drafted as well saves it a step.
+Wrong ones cost nothing but their rows, and change no draft.
+"""
+
+from __future__ import annotations
+
+from ingle.runtime.acceptance import Acceptance
+from ingle.runtime.cost import TILE_ROWS, StepCosts
+from ingle.runtime.draft_ngram import NgramIndex
+from ingle.runtime.lengths import NUM_TRIES, STALE_STEPS
+from ingle.runtime.request import RequestId
+from ingle.runtime.sequence import Sequence
+
+SIZES = (4, 2, 1)
+"""Tokens that have to agree, longest first: shorter than what is offered as drafts, because a wrong guess is cheap."""
+
+
+class Guesses:
+    """An index for each sequence, and how often its suggestions were drafted. `costs`: of the draft model's steps."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._acceptance = Acceptance()
+        self._indexes: dict[RequestId, NgramIndex] = {}
+        self._kind = ""
+
+    def make(self, sequence: Sequence, num_rows: int, num_wanted: int) -> list[int]:
+        """What to compute behind the `num_rows` tokens that a step has to, of `num_wanted` drafts: at most a tile with
+        them. Empty where that does not pay."""
+        index = self._indexes.get(sequence.id)
+        if index is None:
+            index = self._indexes[sequence.id] = NgramIndex(SIZES)
+        index.extend(sequence.tokens[len(index) :].tolist())
+        found = index.find(min(TILE_ROWS - num_rows, num_wanted)) if num_rows < TILE_ROWS else None
+        if found is None:
+            return []
+        self._kind = f"guess-{found[0]}"
+        saved_s = sum(self._acceptance.survival(self._kind, len(found[1]))) * (self._costs.estimate(1) or 0.0)
+        return found[1] if self._pays(num_rows, num_rows + len(found[1]), saved_s) else []
+
+    def note(self, num_right: int, num_known: int) -> None:
+        """Of those made last, the first `num_right` were drafted, and all that could be seen of were `num_known`."""
+        self._acceptance.note(self._kind, num_right, num_known)
+
+    def forget(self, id: RequestId) -> None:
+        """That request has ended, or waits again."""
+        self._indexes.pop(id, None)
+
+    def _pays(self, few: int, many: int, saved_s: float) -> bool:
+        """Whether `many` rows instead of `few` are worth `saved_s`, as measured. What is not known is found out, and so
+        is what was measured long ago and may have come to be the better one."""
+        costs = self._costs
+        few_s, many_s = costs.measured(few), costs.measured(many)
+        if few_s is None:
+            return False
+        if many_s is None or costs.num_measured(many) < NUM_TRIES:
+            return True
+        pays = saved_s > many_s - few_s
+        other = few if pays else many
+        lowest_s = costs.lowest(other)
+        if lowest_s is None or (costs.age(other) or 0) <= STALE_STEPS:
+            return pays
+        return saved_s > (many_s - lowest_s if pays else lowest_s - few_s)

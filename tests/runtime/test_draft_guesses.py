@@ -1,0 +1,181 @@
+# Guesses at drafts: made where rows are to spare, weighed as measured, and harmless where they are wrong.
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ingle.runtime.config import DraftConfig
+from ingle.runtime.cost import TILE_ROWS, StepCosts
+from ingle.runtime.draft_guesses import Guesses
+from ingle.runtime.engine import Engine
+from ingle.runtime.lengths import NUM_TRIES, STALE_STEPS
+from ingle.runtime.request import Request, SamplingParams
+from ingle.runtime.sequence import Sequence
+from tests import tiny_models
+from tests.fakes import sequence_of
+from tests.runtime.test_tiny_models import Judge, prompt_of, run, tokens_of
+
+TEXT = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4]  # was followed by 5, 6, 7
+
+
+def known(**ms: float) -> StepCosts:
+    """Costs by rows, measured often enough."""
+    costs = StepCosts()
+    for _ in range(NUM_TRIES):
+        for rows, value in ms.items():
+            costs.note(int(rows[1:]), value / 1e3)
+    return costs
+
+
+# -- what is guessed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_wanted", "expected"), [(1, 9, 3), (2, 9, 2), (2, 1, 1), (3, 9, 1), (4, 9, 0)]
+)
+def test_what_followed_in_the_text_up_to_a_tile(num_rows: int, num_wanted: int, expected: int) -> None:
+    guesses = Guesses(known(r1=10, r2=10, r3=10, r4=10))
+    assert guesses.make(sequence_of(TEXT), num_rows, num_wanted) == [5, 6, 7][:expected]
+    assert num_rows + expected <= TILE_ROWS
+
+
+def test_nothing_comes_to_mind_in_a_new_text() -> None:
+    assert Guesses(known(r1=10, r2=10, r4=10)).make(sequence_of([1, 2, 3, 4]), 2, 3) == []
+
+
+def test_the_text_grows_and_another_begins() -> None:
+    guesses = Guesses(known(r1=10, r2=10, r4=10))
+    sequence = sequence_of([1, 2, 3, 4])
+    assert guesses.make(sequence, 2, 3) == []
+    sequence.append(2)
+    assert guesses.make(sequence, 2, 3) == [3, 4]
+    guesses.forget(sequence.id)
+    assert guesses.make(sequence_of([5, 6, 7, 5]), 2, 3) == [6, 7], "of the other text nothing is left"
+
+
+# -- where it pays -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_take_longer_than_they_save_are_left_out() -> None:
+    """Two guesses of four tokens that agree, of which 0.65 and 0.42 are believed to be drafted, are worth 10.7 ms."""
+    assert Guesses(known(r1=10, r2=15, r4=25)).make(sequence_of(TEXT), 2, 3)
+    assert not Guesses(known(r1=10, r2=15, r4=26)).make(sequence_of(TEXT), 2, 3)
+
+
+def test_what_is_never_drafted_is_no_longer_guessed() -> None:
+    guesses = Guesses(known(r1=10, r2=15, r4=18))
+    num_guessed = 0
+    while guesses.make(sequence_of(TEXT), 2, 3):
+        guesses.note(0, 1)
+        num_guessed += 1
+    assert 3 < num_guessed < 20
+
+
+def test_a_tile_is_tried_once_its_alternative_is_known() -> None:
+    costs = known(r1=10)
+    guesses, sequence = Guesses(costs), sequence_of(TEXT)
+    assert not guesses.make(sequence, 2, 3)
+    costs.note(2, 0.015)
+    for _ in range(NUM_TRIES):
+        assert guesses.make(sequence, 2, 3)
+        costs.note(4, 0.1)
+    assert not guesses.make(sequence, 2, 3)
+
+
+@pytest.mark.parametrize("was_slow", [2, 4])
+def test_what_was_measured_long_ago_is_measured_again_where_it_may_win(was_slow: int) -> None:
+    """Of two and four rows one was last measured while the machine was slow, but once was fast."""
+    costs = known(**{"r1": 10, "r2": 15, "r4": 40 if was_slow == 2 else 15, f"r{was_slow}": 60})
+    guesses, sequence = Guesses(costs), sequence_of(TEXT)
+    costs.note(was_slow, 0.010)
+    for _ in range(NUM_TRIES + 1):
+        costs.note(was_slow, 0.060)
+    chosen = bool(guesses.make(sequence, 2, 3))
+    assert chosen == (was_slow == 2)
+    for _ in range(STALE_STEPS + 1):
+        costs.note(1, 0.010)
+    assert bool(guesses.make(sequence, 2, 3)) is not chosen
+    costs.note(was_slow, 0.060)
+    assert bool(guesses.make(sequence, 2, 3)) is chosen
+
+
+# -- in the engine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    path = tmp_path_factory.mktemp(request.param) / "tiny.gguf"
+    judge = Judge(
+        tiny_models.write_llama(path) if request.param == "llama" else tiny_models.write_gemma3(path), "plain"
+    )
+    yield judge
+    judge.close()
+
+
+Change = Callable[[list[int]], list[int]]
+CHANGES: dict[str, Change] = {
+    "right": lambda tokens: tokens,
+    "first": lambda tokens: [*tokens[:1], *(token ^ 1 for token in tokens[1:])],
+    "wrong": lambda tokens: [token ^ 1 for token in tokens],
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_wrong_guesses_change_no_draft_and_right_ones_save_steps(
+    judge: Judge, kind: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that drafts for itself is always right, unless its cells hold what was only guessed."""
+    request = Request(
+        prompt_of(20), SamplingParams(temperature=temperature, seed=1, ignore_eos=True), max_output_tokens=41
+    )
+    with Engine.open(judge.path, judge.config()) as engine:
+        plain = tokens_of(run(engine, [request])[0])
+    text = [*prompt_of(20), *plain]
+    num_guesses: list[int] = []
+    num_right: list[int] = []
+
+    def make(self: Guesses, sequence: Sequence, num_rows: int, num_wanted: int) -> list[int]:
+        start = sequence.num_tokens
+        guessed = CHANGES[kind](text[start : start + max(0, min(TILE_ROWS - num_rows, num_wanted))])
+        num_guesses.append(len(guessed))
+        return guessed
+
+    monkeypatch.setattr(Guesses, "make", make)
+    monkeypatch.setattr(Guesses, "note", lambda self, right, known: num_right.append(right))
+    draft = DraftConfig(ngram=False, model=judge.path, num_tokens=4)
+    with Engine.open(judge.path, judge.config(draft=draft)) as engine:
+        assert tokens_of(run(engine, [request])[0]) == plain
+        stats = engine.stats().drafts
+    assert stats is not None
+    assert stats.accepted_by_position == (8, 8, 8, 8)
+    assert sum(num_guesses) > 10
+    assert sum(num_right) == {"right": sum(num_guesses), "first": sum(map(bool, num_guesses)), "wrong": 0}[kind]
+
+
+def test_a_text_that_repeats_itself_is_guessed(judge: Judge) -> None:
+    """Costs decide when; with none of them known at first, they are found out."""
+    draft = DraftConfig(ngram=False, model=judge.path, num_tokens=4)
+    noted: list[tuple[int, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        note = Guesses.note
+        patch.setattr(
+            Guesses, "note", lambda self, right, known: (noted.append((right, known)), note(self, right, known))[1]
+        )
+        with Engine.open(judge.path, judge.config(draft=draft)) as engine:
+            run(engine, [Request(prompt_of(9) * 4, SamplingParams(temperature=0), max_output_tokens=60)])
+    assert len(noted) >= NUM_TRIES
+    assert all(0 <= right <= known <= TILE_ROWS - 1 for right, known in noted)
+
+
+def test_several_sequences_fill_their_tiles_with_each_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Guesses, sequence: Sequence, num_rows: int, num_wanted: int) -> list[int]:
+        raise AssertionError("guessed beside another sequence")
+
+    draft = DraftConfig(ngram=False, model=judge.path, num_tokens=4)
+    requests = [Request(prompt_of(9), SamplingParams(temperature=0), max_output_tokens=20) for _ in range(2)]
+    with Engine.open(judge.path, judge.config(draft=draft)) as engine:
+        monkeypatch.setattr(Guesses, "make", never)
+        answers = [tokens_of(outputs) for outputs in run(engine, requests)]
+    assert answers[0] == answers[1]
