@@ -33,6 +33,7 @@ PRIOR: Mapping[str, float] = {
     "guess-4": 0.65,
     "guess-2": 0.5,
     "guess-1": 0.35,
+    "guess-alone": 0.25,
 }
 """Believed of each kind until it has been seen; `tests/runtime/test_acceptance.py` says what that leads to. Of leads:
 0.41, 0.69, 0.81, 0.87 and 1.0 were seen of a 0.5B model that drafts code for a 1.5B one."""

@@ -4,7 +4,8 @@ nothing.
 After a draft that was right as a whole the draft model begins with two rows (its last draft, and the token the target
 added); kernels compute rows in tiles of `TILE_ROWS`, so four may take no longer than two. The rows to spare are filled
 with the tokens that the text itself suggests: each one that the draft model would have drafted as well saves it a step.
-Wrong ones cost nothing but their rows, and change no draft.
+Wrong ones cost nothing but their rows, and change no draft. Behind a single row, after a draft that was wrong, the text
+is seldom of use, and its rows are rarely free.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Guesses:
         found = index.find(min(TILE_ROWS - num_rows, num_wanted)) if num_rows < TILE_ROWS else None
         if found is None:
             return []
-        self._kind = f"guess-{found[0]}"
+        self._kind = f"guess-{found[0]}" if num_rows > 1 else "guess-alone"
         saved_s = sum(self._acceptance.survival(self._kind, len(found[1]))) * (self._costs.estimate(1) or 0.0)
         return found[1] if self._pays(num_rows, num_rows + len(found[1]), saved_s) else []
 

@@ -72,6 +72,11 @@ def test_what_is_never_drafted_is_no_longer_guessed() -> None:
     assert 3 < num_guessed < 20
 
 
+def test_behind_a_single_row_less_is_believed_of_the_text() -> None:
+    for many, is_worth_it in ((12, True), (14, False)):
+        assert bool(Guesses(known(r1=10, r4=many)).make(sequence_of(TEXT), 1, 3)) is is_worth_it
+
+
 def test_a_tile_is_tried_once_its_alternative_is_known() -> None:
     costs = known(r1=10)
     guesses, sequence = Guesses(costs), sequence_of(TEXT)
