@@ -27,14 +27,20 @@ from ingle.quant.short_rows import Vocabulary, choose_tokens, reads_as
 from ingle.quant.source import Source
 from ingle.runtime.config import EngineConfig
 
-LADDER: Final = (("Q8_0", None), ("Q4_K_M", None), ("Q4_0", "q4_0"), ("Q3_K_S", "q4_0"), ("Q2_K", "q4_0"))
-"""Mixes to try, and the type of the output head where it is not the mix's own."""
+_HEAD: Final = r"^(output|token_embd)\.weight$"
+LADDER: Final = (
+    ("Q8_0", None),
+    ("Q4_K_M", None),
+    ("Q4_0", f"{_HEAD}|ffn_down=q4_0"),  # the mix has some in Q4_1, of which kernels compute a step's rows one by one
+    ("Q3_K_S", f"{_HEAD}=q4_0"),
+    ("Q2_K", f"{_HEAD}=q4_0"),
+)
+"""Mixes to try, and what to override of each."""
 MIN_SAVED: Final = 0.06
 """A mix is tried only where its file is smaller than the next one's by that share: of fewer bits a byte takes longer.
 (Where rows are not whole blocks of a K-quant, 256 values, mixes of few bits save hardly any.)"""
 MAX_DRAFTED: Final = 16
 """Tokens drafted at once, at most."""
-_HEAD: Final = r"^(output|token_embd)\.weight$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +53,15 @@ class Agreement:
 
 
 def ladder(info: ModelInfo, *, has_imatrix: bool, overrides: Sequence[Override]) -> list[Recipe]:
-    """From the smallest file on; of those about as large the largest. The user's overrides go before those of the
-    head."""
+    """From the smallest file on; of those about as large the largest. The user's overrides go before the ladder's."""
     recipes = [
         choose_types(
             info,
             find_mix(mix),
             has_imatrix=has_imatrix,
-            overrides=(*overrides, *([parse_override(f"{_HEAD}={head}")] if head else [])),
+            overrides=(*overrides, *([parse_override(own)] if own else [])),
         )
-        for mix, head in LADDER
+        for mix, own in LADDER
     ]
     rungs: list[Recipe] = []
     for recipe in sorted(recipes, key=lambda recipe: recipe.num_bytes, reverse=True):

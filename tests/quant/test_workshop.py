@@ -285,6 +285,14 @@ def test_drafts_are_tried_from_the_smallest_on_where_bytes_are_saved(tmp_path: P
         names[width] = [recipe.mix.name for recipe in recipes]
     assert names[512][:3] == ["Q2_K", "Q3_K_S", "Q4_0"]
     assert names[64][0] == "Q4_0", "rows of 64 are whole blocks of no K-quant: Q2_K comes down to nearly the same"
+    plain, *_ = ladder(narrow, has_imatrix=True, overrides=())
+    assert {tensor.type for tensor in plain.tensors} == {"Q4_0", "F32"}
+    [own] = {
+        tensor.type
+        for tensor in ladder(narrow, has_imatrix=True, overrides=[parse_override("ffn_down=q5_0")])[0].tensors
+        if "ffn_down" in tensor.name
+    }
+    assert own == "Q5_0", "what the user wants goes first"
 
 
 def test_candidates_of_killed_processes_are_removed(tmp_path: Path) -> None:
