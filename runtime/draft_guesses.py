@@ -10,6 +10,8 @@ is seldom of use, and its rows are rarely free.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 from ingle.runtime.acceptance import Acceptance
 from ingle.runtime.cost import TILE_ROWS, StepCosts
 from ingle.runtime.draft_ngram import NgramIndex
@@ -29,24 +31,32 @@ class Guesses:
         self._acceptance = Acceptance()
         self._indexes: dict[RequestId, NgramIndex] = {}
         self._kind = ""
+        self._found: list[int] = []
 
     def make(self, sequence: Sequence, num_rows: int, num_wanted: int) -> list[int]:
         """What to compute behind the `num_rows` tokens that a step has to, of `num_wanted` drafts: at most a tile with
-        them. Empty where that does not pay."""
+        them. Empty where that does not pay. To be followed by `compare`."""
         index = self._indexes.get(sequence.id)
         if index is None:
             index = self._indexes[sequence.id] = NgramIndex(SIZES)
         index.extend(sequence.tokens[len(index) :].tolist())
         found = index.find(min(TILE_ROWS - num_rows, num_wanted)) if num_rows < TILE_ROWS else None
         if found is None:
+            self._found = []
             return []
-        self._kind = f"guess-{found[0]}" if num_rows > 1 else "guess-alone"
-        saved_s = sum(self._acceptance.survival(self._kind, len(found[1]))) * (self._costs.estimate(1) or 0.0)
-        return found[1] if self._pays(num_rows, num_rows + len(found[1]), saved_s) else []
+        size, self._found = found
+        self._kind = f"guess-{size}" if num_rows > 1 else "guess-alone"
+        saved_s = sum(self._acceptance.survival(self._kind, len(self._found))) * (self._costs.estimate(1) or 0.0)
+        return self._found if self._pays(num_rows, num_rows + len(self._found), saved_s) else []
 
-    def note(self, num_right: int, num_known: int) -> None:
-        """Of those made last, the first `num_right` were drafted, and all that could be seen of were `num_known`."""
-        self._acceptance.note(self._kind, num_right, num_known)
+    def compare(self, drafts: SequenceOf[int]) -> None:
+        """`drafts` is what was drafted. Guesses that did not pay are compared as well: they may come to."""
+        num_right = 0
+        for guess, draft in zip(self._found, drafts, strict=False):
+            if guess != draft:
+                break
+            num_right += 1
+        self._acceptance.note(self._kind, num_right, min(len(self._found), len(drafts)))
 
     def forget(self, id: RequestId) -> None:
         """That request has ended, or waits again."""

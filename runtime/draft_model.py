@@ -145,11 +145,13 @@ class ModelDrafter:
     def draft(self, wanted: SequenceOf[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         turns = [turn for sequence, _, num_tokens in wanted if (turn := self._begin(sequence, num_tokens)) is not None]
         if turns and self._read_ahead(turns):
-            if len(turns) == 1:  # several fill their tiles with each other
-                turn = turns[0]
-                turn.guesses = self._guesses.make(turn.sequence, len(turn.todo), turn.num_wanted)
+            alone = turns[0] if len(turns) == 1 else None  # several fill their tiles with each other
+            if alone is not None:
+                alone.guesses = self._guesses.make(alone.sequence, len(alone.todo), alone.num_wanted)
             while turns:
                 turns = self._step(turns, goes_on)
+            if alone is not None:
+                self._guesses.compare(alone.sequence.tokens_and_drafts[alone.sequence.num_tokens :].tolist())
         if self._checks:
             self._executor.apply(self._kv.take_ops())
             self._kv.check()
@@ -293,7 +295,6 @@ class ModelDrafter:
                 break
         turn.todo = np.array([token], dtype=np.int32)
         if guesses:
-            self._guesses.note(num_right, min(len(leads), len(guesses)))
             turn.guesses = []
             turn.view.ahead += guesses[:num_right]
             self._kv.rollback(turn.view.table, len(turn.view.ahead))

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from ingle.runtime.config import DraftConfig
 from ingle.runtime.cost import TILE_ROWS, StepCosts
+from ingle.runtime.draft import GoesOn
 from ingle.runtime.draft_guesses import Guesses
+from ingle.runtime.draft_model import ModelDrafter
 from ingle.runtime.engine import Engine
 from ingle.runtime.lengths import NUM_TRIES, STALE_STEPS
 from ingle.runtime.request import Request, SamplingParams
@@ -67,9 +70,15 @@ def test_what_is_never_drafted_is_no_longer_guessed() -> None:
     guesses = Guesses(known(r1=10, r2=15, r4=18))
     num_guessed = 0
     while guesses.make(sequence_of(TEXT), 2, 3):
-        guesses.note(0, 1)
+        guesses.compare([9, 9])
         num_guessed += 1
     assert 3 < num_guessed < 20
+    for _ in range(num_guessed):  # and is watched all the same
+        assert not guesses.make(sequence_of(TEXT), 2, 3)
+        guesses.compare([5, 6])
+        if guesses.make(sequence_of(TEXT), 2, 3):
+            return
+    raise AssertionError("it never comes back")
 
 
 def test_behind_a_single_row_less_is_believed_of_the_text() -> None:
@@ -139,7 +148,7 @@ def test_wrong_guesses_change_no_draft_and_right_ones_save_steps(
         plain = tokens_of(run(engine, [request])[0])
     text = [*prompt_of(20), *plain]
     num_guesses: list[int] = []
-    num_right: list[int] = []
+    steps: list[int] = []  # turns that each began with
 
     def make(self: Guesses, sequence: Sequence, num_rows: int, num_wanted: int) -> list[int]:
         start = sequence.num_tokens
@@ -148,7 +157,7 @@ def test_wrong_guesses_change_no_draft_and_right_ones_save_steps(
         return guessed
 
     monkeypatch.setattr(Guesses, "make", make)
-    monkeypatch.setattr(Guesses, "note", lambda self, right, known: num_right.append(right))
+    monkeypatch.setattr(ModelDrafter, "_step", counted(ModelDrafter._step, steps))
     draft = DraftConfig(ngram=False, model=judge.path, num_tokens=4)
     with Engine.open(judge.path, judge.config(draft=draft)) as engine:
         assert tokens_of(run(engine, [request])[0]) == plain
@@ -156,22 +165,29 @@ def test_wrong_guesses_change_no_draft_and_right_ones_save_steps(
     assert stats is not None
     assert stats.accepted_by_position == (8, 8, 8, 8)
     assert sum(num_guesses) > 10
-    assert sum(num_right) == {"right": sum(num_guesses), "first": sum(map(bool, num_guesses)), "wrong": 0}[kind]
+    num_saved = {"right": sum(num_guesses), "first": sum(map(bool, num_guesses)), "wrong": 0}[kind]
+    assert len(steps) == 8 * 4 - num_saved
 
 
-def test_a_text_that_repeats_itself_is_guessed(judge: Judge) -> None:
-    """Costs decide when; with none of them known at first, they are found out."""
+def counted(step: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def counting(self: ModelDrafter, turns: list[Any], goes_on: GoesOn) -> Any:
+        calls.append(len(turns))
+        return step(self, turns, goes_on)
+
+    return counting
+
+
+def test_in_a_text_that_repeats_itself_steps_are_saved(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that cost nothing, as far as is known."""
+    steps: list[int] = []
+    monkeypatch.setattr(ModelDrafter, "_step", counted(ModelDrafter._step, steps))
+    monkeypatch.setattr(StepCosts, "measured", lambda self, num_rows: 0.01)
     draft = DraftConfig(ngram=False, model=judge.path, num_tokens=4)
-    noted: list[tuple[int, int]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        note = Guesses.note
-        patch.setattr(
-            Guesses, "note", lambda self, right, known: (noted.append((right, known)), note(self, right, known))[1]
-        )
-        with Engine.open(judge.path, judge.config(draft=draft)) as engine:
-            run(engine, [Request(prompt_of(9) * 4, SamplingParams(temperature=0), max_output_tokens=60)])
-    assert len(noted) >= NUM_TRIES
-    assert all(0 <= right <= known <= TILE_ROWS - 1 for right, known in noted)
+    with Engine.open(judge.path, judge.config(draft=draft)) as engine:
+        run(engine, [Request(prompt_of(9) * 4, SamplingParams(temperature=0), max_output_tokens=101)])
+        stats = engine.stats().drafts
+    assert stats is not None
+    assert len(steps) < stats.num_draft_tokens
 
 
 def test_several_sequences_fill_their_tiles_with_each_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
