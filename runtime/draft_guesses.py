@@ -4,8 +4,8 @@ nothing.
 After a draft that was right as a whole the draft model begins with two rows (its last draft, and the token the target
 added); kernels compute rows in tiles of `TILE_ROWS`, so four may take no longer than two. The rows to spare are filled
 with the tokens that the text itself suggests: each one that the draft model would have drafted as well saves it a step.
-Wrong ones cost nothing but their rows, and change no draft. Behind a single row, after a draft that was wrong, the text
-is seldom of use, and its rows are rarely free.
+Wrong ones cost nothing but their rows, and change no draft but where two tokens nearly tie. Behind a single row, after
+a draft that was wrong, the text is seldom of use, and its rows are rarely free.
 """
 
 from __future__ import annotations
@@ -22,25 +22,30 @@ from ingle.runtime.sequence import Sequence
 SIZES = (4, 2, 1)
 """Tokens that have to agree, longest first: shorter than what is offered as drafts, because a wrong guess is cheap."""
 
+TEXT_TOKENS = 4096
+"""The end of a text that is looked up where it begins: enough for guesses, and no work worth naming."""
+
 
 class Guesses:
-    """An index for each sequence, and how often its suggestions were drafted. `costs`: of the draft model's steps."""
+    """An index of each text, and how often its suggestions were drafted. `costs`: of the draft model's steps."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         self._acceptance = Acceptance()
-        self._indexes: dict[RequestId, NgramIndex] = {}
+        self._texts: dict[RequestId, tuple[int, NgramIndex]] = {}  # from which token on
         self._kind = ""
         self._found: list[int] = []
 
     def make(self, sequence: Sequence, num_rows: int, num_wanted: int) -> list[int]:
         """What to compute behind the `num_rows` tokens that a step has to, of `num_wanted` drafts: at most a tile with
-        them. Empty where that does not pay. To be followed by `compare`."""
-        index = self._indexes.get(sequence.id)
-        if index is None:
-            index = self._indexes[sequence.id] = NgramIndex(SIZES)
-        index.extend(sequence.tokens[len(index) :].tolist())
-        found = index.find(min(TILE_ROWS - num_rows, num_wanted)) if num_rows < TILE_ROWS else None
+        them, and not the last draft, of which nothing follows. Empty where that does not pay. `compare` comes next."""
+        text = self._texts.get(sequence.id)
+        if text is None:
+            text = self._texts[sequence.id] = max(0, sequence.num_tokens - TEXT_TOKENS), NgramIndex(SIZES)
+        start, index = text
+        index.extend(sequence.tokens[start + len(index) :].tolist())
+        num_free = min(TILE_ROWS - num_rows, num_wanted - 1)
+        found = index.find(num_free) if num_free > 0 else None
         if found is None:
             self._found = []
             return []
@@ -50,17 +55,20 @@ class Guesses:
         return self._found if self._pays(num_rows, num_rows + len(self._found), saved_s) else []
 
     def compare(self, drafts: SequenceOf[int]) -> None:
-        """`drafts` is what was drafted. Guesses that did not pay are compared as well: they may come to."""
+        """`drafts` is what was drafted; nothing: it was given up, and no guess saved anything. Guesses that did not pay
+        are compared as well: they may come to."""
+        if not self._found:
+            return
         num_right = 0
         for guess, draft in zip(self._found, drafts, strict=False):
             if guess != draft:
                 break
             num_right += 1
-        self._acceptance.note(self._kind, num_right, min(len(self._found), len(drafts)))
+        self._acceptance.note(self._kind, num_right, max(1, min(len(self._found), len(drafts))))
 
     def forget(self, id: RequestId) -> None:
         """That request has ended, or waits again."""
-        self._indexes.pop(id, None)
+        self._texts.pop(id, None)
 
     def _pays(self, few: int, many: int, saved_s: float) -> bool:
         """Whether `many` rows instead of `few` are worth `saved_s`, as measured. What is not known is found out, and so

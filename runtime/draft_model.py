@@ -79,6 +79,7 @@ class _Turn:
     todo: Tokens
     num_wanted: int
     guesses: list[int] = field(default_factory=list)
+    is_given_up: bool = False
 
 
 def draft_config(config: EngineConfig) -> EngineConfig:
@@ -150,7 +151,7 @@ class ModelDrafter:
                 alone.guesses = self._guesses.make(alone.sequence, len(alone.todo), alone.num_wanted)
             while turns:
                 turns = self._step(turns, goes_on)
-            if alone is not None:
+            if alone is not None and (alone.sequence.num_drafts or alone.is_given_up):
                 self._guesses.compare(alone.sequence.tokens_and_drafts[alone.sequence.num_tokens :].tolist())
         if self._checks:
             self._executor.apply(self._kv.take_ops())
@@ -263,7 +264,7 @@ class ModelDrafter:
         if logits is None:
             return []
         seconds = time.perf_counter() - started
-        if num_tokens == len(turns) or num_tokens <= TILE_ROWS:
+        if num_tokens == len(turns) or (len(turns) == 1 and num_tokens <= TILE_ROWS):
             self._costs.note(num_tokens, seconds)
         elif num_tokens >= MIN_READ_TOKENS:
             self._read_token_s = seconds / num_tokens
@@ -280,26 +281,28 @@ class ModelDrafter:
     def _choose(self, turn: _Turn, logits: Logits, goes_on: GoesOn) -> bool:
         """Draft from `logits` [1 + guesses, rows of the draft model] for as long as the guesses are right; whether more
         is wanted."""
-        sequence, guesses = turn.sequence, turn.guesses
+        sequence, guesses, ahead = turn.sequence, turn.guesses, turn.view.ahead
         is_first = not sequence.num_drafts
-        leads: list[float] = []
+        first_lead = 0.0
         num_right = 0
         for row in logits:
             token, lead = sequence.sampler.sample_and_lead(self._vocabulary.logits(row), sequence.tokens_and_drafts)
             sequence.add_draft(token)
-            leads.append(lead)
+            if sequence.num_drafts == 1:
+                first_lead = lead
             is_right = guesses[num_right : num_right + 1] == [token]
             num_right += is_right
             is_over = sequence.num_drafts == turn.num_wanted or self._ends(token)
             if is_over or not is_right:
                 break
         turn.todo = np.array([token], dtype=np.int32)
-        if guesses:
-            turn.guesses = []
-            turn.view.ahead += guesses[:num_right]
-            self._kv.rollback(turn.view.table, len(turn.view.ahead))
-        if is_first and not goes_on(sequence, leads[0]):
+        ahead += guesses[:num_right]
+        if num_right < len(guesses):
+            self._kv.rollback(turn.view.table, len(ahead))
+        turn.guesses = []
+        if is_first and not goes_on(sequence, first_lead):
             sequence.num_drafts = 0
+            turn.is_given_up = True
             return False
         return not is_over
 

@@ -128,7 +128,7 @@ class KVManager:
 
     def rollback(self, table: BlockTable, num_kept: int = 0) -> None:
         """Cells past the committed tokens hold what does not count (rejected drafts, a step cut short): drop them, but
-        for the first `num_kept`."""
+        for the first `num_kept` (where parts of a sequence can be dropped)."""
         self._ops.append(DropCells(table.slot, table.num_tokens + num_kept if self.shares else 0))
         if not self.shares:  # a recurrent state cannot be cut: begin again
             self._trim(table, 0)

@@ -115,8 +115,10 @@ class _Computed:
 class FakeModel:
     """A drafter that always has something to say, and takes its time."""
 
-    def __init__(self, token: int, token_s: float, lead: float = 9.0) -> None:
+    def __init__(self, token: int, token_s: float, lead: float = 9.0, free: tuple[int, ...] = ()) -> None:
+        """`free`: drafts that come with the first."""
         self.token = token
+        self.free = free
         self.token_s = token_s
         self.lead = lead
         self.forgotten: list[RequestId] = []
@@ -128,11 +130,13 @@ class FakeModel:
     def draft(self, wanted: list[tuple[Sequence, Offer, int]], goes_on: GoesOn) -> None:
         for sequence, _, num_tokens in wanted:
             self.asked.append((sequence.num_tokens, num_tokens))
-            for number in range(num_tokens):
+            for token in (self.token, *self.free)[:num_tokens]:
+                sequence.add_draft(token)
+            if not goes_on(sequence, self.lead):
+                sequence.num_drafts = 0
+                continue
+            while sequence.num_drafts < num_tokens:
                 sequence.add_draft(self.token)
-                if number == 0 and not goes_on(sequence, self.lead):
-                    sequence.num_drafts = 0
-                    break
 
     def forget(self, id: RequestId) -> None:
         self.forgotten.append(id)
@@ -177,15 +181,16 @@ def test_a_model_that_pays_is_used_and_now_and_then_compared_with_a_plain_step()
     assert late.count(0) == pytest.approx(260 / (REFERENCE_STEPS + 1), abs=2)
 
 
-def test_what_a_model_is_not_sure_of_is_given_up_and_watched() -> None:
-    """Its drafts pay; then it doubts, and what it doubts is wrong."""
+@pytest.mark.parametrize("free", [(), (4,)])
+def test_what_a_model_is_not_sure_of_is_given_up_and_watched(free: tuple[int, ...]) -> None:
+    """Its drafts pay; then it doubts, and what it doubts is wrong: the first one, whatever came with it."""
     model = FakeModel(token=3, token_s=0.02)
     speculation = Speculation(DraftConfig(), [model])
     steps = Steps(speculation, [1, 2])
     for _ in range(40):
         steps.say(3)
     assert steps.num_drafted[-1] > 0
-    model.lead = 0.1
+    model.lead, model.free = 0.1, free
     for _ in range(60):
         steps.say(4)
     assert steps.num_drafted[-30:].count(0) == 30
