@@ -7,9 +7,10 @@ behind the known ones of the sequence. Drafts are never more than guesses; `veri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from ingle.runtime.request import RequestId
@@ -50,3 +51,8 @@ class Drafter(Protocol):
     def forget(self, id: RequestId) -> None:
         """That request has ended, or waits again."""
         ...
+
+
+def count_right(drafts: Iterable[int], tokens: Iterable[int]) -> int:
+    """How many of `drafts`, from the first on, are what `tokens` say."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(drafts, tokens, strict=False)))

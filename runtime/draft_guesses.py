@@ -14,6 +14,7 @@ from collections.abc import Sequence as SequenceOf
 
 from ingle.runtime.acceptance import Acceptance
 from ingle.runtime.cost import TILE_ROWS, StepCosts
+from ingle.runtime.draft import count_right
 from ingle.runtime.draft_ngram import NgramIndex
 from ingle.runtime.lengths import NUM_TRIES, STALE_STEPS
 from ingle.runtime.request import RequestId
@@ -57,14 +58,9 @@ class Guesses:
     def compare(self, drafts: SequenceOf[int]) -> None:
         """`drafts` is what was drafted; nothing: it was given up, and no guess saved anything. Guesses that did not pay
         are compared as well: they may come to."""
-        if not self._found:
-            return
-        num_right = 0
-        for guess, draft in zip(self._found, drafts, strict=False):
-            if guess != draft:
-                break
-            num_right += 1
-        self._acceptance.note(self._kind, num_right, max(1, min(len(self._found), len(drafts))))
+        if self._found:
+            num_known = max(1, min(len(self._found), len(drafts)))
+            self._acceptance.note(self._kind, count_right(self._found, drafts), num_known)
 
     def forget(self, id: RequestId) -> None:
         """That request has ended, or waits again."""

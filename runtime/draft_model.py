@@ -27,7 +27,7 @@ from ingle.models.needs import CELL_STEP
 from ingle.runtime.blocks import BlockTable, root_hash
 from ingle.runtime.config import DraftConfig, EngineConfig
 from ingle.runtime.cost import TILE_ROWS, StepCosts
-from ingle.runtime.draft import GoesOn, Offer
+from ingle.runtime.draft import GoesOn, Offer, count_right
 from ingle.runtime.draft_guesses import Guesses
 from ingle.runtime.draft_vocabulary import DraftVocabulary
 from ingle.runtime.elastic_pool import ElasticPool, round_up
@@ -183,13 +183,9 @@ class ModelDrafter:
         seen = _seen(sequence, view.base)
         table = view.table
         first = table.num_tokens
-        num_right = 0
-        for guess, token in zip(view.ahead, seen[first : len(seen) - 1].tolist(), strict=False):
-            if guess != token:
-                break
-            num_right += 1
-        self._kv.commit(table, seen[first : first + num_right])
-        if num_right < len(view.ahead):
+        num_kept = count_right(view.ahead, seen[first : len(seen) - 1].tolist())
+        self._kv.commit(table, seen[first : first + num_kept])
+        if num_kept < len(view.ahead):
             self._kv.rollback(table)
         view.ahead.clear()
         if not self._reserve(table, len(seen) + num_tokens):
@@ -284,20 +280,20 @@ class ModelDrafter:
         sequence, guesses, ahead = turn.sequence, turn.guesses, turn.view.ahead
         is_first = not sequence.num_drafts
         first_lead = 0.0
-        num_right = 0
+        num_kept = 0
         for row in logits:
             token, lead = sequence.sampler.sample_and_lead(self._vocabulary.logits(row), sequence.tokens_and_drafts)
             sequence.add_draft(token)
             if sequence.num_drafts == 1:
                 first_lead = lead
-            is_right = guesses[num_right : num_right + 1] == [token]
-            num_right += is_right
+            is_right = guesses[num_kept : num_kept + 1] == [token]
+            num_kept += is_right
             is_over = sequence.num_drafts == turn.num_wanted or self._ends(token)
             if is_over or not is_right:
                 break
         turn.todo = np.array([token], dtype=np.int32)
-        ahead += guesses[:num_right]
-        if num_right < len(guesses):
+        ahead += guesses[:num_kept]
+        if num_kept < len(guesses):
             self._kv.rollback(turn.view.table, len(ahead))
         turn.guesses = []
         if is_first and not goes_on(sequence, first_lead):

@@ -127,10 +127,9 @@ class KVManager:
                 self._filled.append((table, number))
 
     def rollback(self, table: BlockTable, num_kept: int = 0) -> None:
-        """Cells past the committed tokens hold what does not count (rejected drafts, a step cut short): drop them, but
-        for the first `num_kept` (where parts of a sequence can be dropped)."""
+        """Drop the cells past the committed tokens and `num_kept` more: rejected drafts, or of a step cut short."""
         self._ops.append(DropCells(table.slot, table.num_tokens + num_kept if self.shares else 0))
-        if not self.shares:  # a recurrent state cannot be cut: begin again
+        if not self.shares:  # a recurrent state cannot be cut: nothing is kept, begin again
             self._trim(table, 0)
             table.num_tokens = 0
 

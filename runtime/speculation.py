@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ingle.runtime.acceptance import Acceptance, lead_kind
 from ingle.runtime.config import MAX_DRAFTS, DraftConfig
 from ingle.runtime.cost import StepCosts
-from ingle.runtime.draft import Drafter, Offer
+from ingle.runtime.draft import Drafter, Offer, count_right
 from ingle.runtime.lengths import Lengths, Prospect
 from ingle.runtime.metrics import DraftCounters, DraftStats
 from ingle.runtime.request import RequestId, RequestOutput
@@ -221,14 +221,10 @@ class Speculation:
         if shadow is None:
             return
         said = sequence.tokens[shadow.start : shadow.start + len(shadow.tokens)].tolist()
-        num_right = 0
-        for token, guess in zip(said, shadow.tokens, strict=False):
-            if token != guess:
-                break
-            num_right += 1
-        if num_right < len(said) or len(said) == len(shadow.tokens):
+        num_same = count_right(shadow.tokens, said)
+        if num_same < len(said) or len(said) == len(shadow.tokens):
             for kind in shadow.kinds:
-                state.acceptance.note(kind, num_right, len(shadow.tokens))
+                state.acceptance.note(kind, num_same, len(shadow.tokens))
             state.shadow = None
 
     # -- after the step --------------------------------------------------------------------------------------------

@@ -17,18 +17,10 @@ from ingle.runtime.request import Request, SamplingParams
 from ingle.runtime.sequence import Sequence
 from tests import tiny_models
 from tests.fakes import sequence_of
+from tests.runtime.test_cost import known
 from tests.runtime.test_tiny_models import Judge, prompt_of, run, tokens_of
 
 TEXT = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4]  # was followed by 5, 6, 7
-
-
-def known(**ms: float) -> StepCosts:
-    """Costs by rows, measured often enough."""
-    costs = StepCosts()
-    for _ in range(NUM_TRIES):
-        for rows, value in ms.items():
-            costs.note(int(rows[1:]), value / 1e3)
-    return costs
 
 
 # -- what is guessed ---------------------------------------------------------------------------------------------------
@@ -60,7 +52,7 @@ def test_the_text_grows_and_another_begins() -> None:
 
 
 def test_rows_that_take_longer_than_they_save_are_left_out() -> None:
-    """Two guesses of four tokens that agree, of which 0.65 and 0.42 are believed to be drafted, are worth 10.7 ms."""
+    """Two guesses of four tokens that agree, of which 0.65 and 0.42 are believed to be drafted, are worth 10.7 s."""
     assert Guesses(known(r1=10, r2=15, r4=25)).make(sequence_of(TEXT), 2, 3)
     assert not Guesses(known(r1=10, r2=15, r4=26)).make(sequence_of(TEXT), 2, 3)
 
@@ -103,10 +95,10 @@ def test_a_tile_is_tried_once_its_alternative_is_known() -> None:
     costs = known(r1=10)
     guesses, sequence = Guesses(costs), sequence_of(TEXT)
     assert not guesses.make(sequence, 2, 3)
-    costs.note(2, 0.015)
+    costs.note(2, 15)
     for _ in range(NUM_TRIES):
         assert guesses.make(sequence, 2, 3)
-        costs.note(4, 0.1)
+        costs.note(4, 100)
     assert not guesses.make(sequence, 2, 3)
 
 
@@ -115,15 +107,15 @@ def test_what_was_measured_long_ago_is_measured_again_where_it_may_win(was_slow:
     """Of two and four rows one was last measured while the machine was slow, but once was fast."""
     costs = known(**{"r1": 10, "r2": 15, "r4": 40 if was_slow == 2 else 15, f"r{was_slow}": 60})
     guesses, sequence = Guesses(costs), sequence_of(TEXT)
-    costs.note(was_slow, 0.010)
+    costs.note(was_slow, 10)
     for _ in range(NUM_TRIES + 1):
-        costs.note(was_slow, 0.060)
+        costs.note(was_slow, 60)
     chosen = bool(guesses.make(sequence, 2, 3))
     assert chosen == (was_slow == 2)
     for _ in range(STALE_STEPS + 1):
-        costs.note(1, 0.010)
+        costs.note(1, 10)
     assert bool(guesses.make(sequence, 2, 3)) is not chosen
-    costs.note(was_slow, 0.060)
+    costs.note(was_slow, 60)
     assert bool(guesses.make(sequence, 2, 3)) is chosen
 
 
